@@ -80,6 +80,7 @@ class Broker:
         self.heartbeat = consumer.heartbeat
         self.abandon = consumer.abandon
         self.nack = consumer.nack
+        self.reject = consumer.reject
         self.submit = consumer.submit
         self.upload = uploads.upload
         self.cancel = consumer.cancel

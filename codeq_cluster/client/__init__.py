@@ -35,6 +35,7 @@ from codeq_cluster.client.handling import (
     HandlersStuck,
     HandlerTimeout,
     HandlerUnfit,
+    Reject,
     Retry,
     Task,
 )
@@ -127,6 +128,7 @@ __all__ = [
     "Probe",
     "QueueReady",
     "Refused",
+    "Reject",
     "Result",
     "ResultRecord",
     "Retry",

@@ -15,7 +15,16 @@ from codeq_cluster.client.handlers import HandlerCall, Registered
 from codeq_cluster.client.handling import Ended, Ending
 from codeq_cluster.client.keeping import NO_LONGER_OURS, Keeper
 from codeq_cluster.client.leases import Leases
-from codeq_cluster.client.outcomes import Completed, Failed, GivenBack, Lost, Outcome, Unfit, Waits
+from codeq_cluster.client.outcomes import (
+    Completed,
+    Failed,
+    GivenBack,
+    Lost,
+    Outcome,
+    Rejects,
+    Unfit,
+    Waits,
+)
 from codeq_cluster.client.records import StepRecord, TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
 from codeq_cluster.client.retrying import may_succeed
@@ -127,6 +136,8 @@ class ClaimedDelivery:
             if isinstance(outcome, GivenBack) and outcome.hold and error.code in _UNHELD:
                 reason = f"{outcome.reason}; its key was not held: {error}"
                 return await self._report(replace(outcome, reason=reason, hold=""))
+            if isinstance(outcome, Rejects) and error.code == "upgrade-under-way":
+                return await self._report(GivenBack(outcome.reason))
             if isinstance(outcome, Completed | Failed) and error.status in _UNTAKEN:
                 self._raised = error.with_traceback(None)
                 return await self._report(GivenBack(f"the result was refused: {error}"))
@@ -151,6 +162,10 @@ class ClaimedDelivery:
                     task, reason, delay_s=delay_s, hold=hold, within_s=within_s
                 )
                 return self._ended(Ending.DEAD if died else Ending.RETURNED, reason)
+            case Rejects(reason):
+                await self._keeper.flush(task, self.call.said)
+                await leases.reject(task, reason, within_s=within_s / 2)  # Else a nack, in time.
+                return self._ended(Ending.DEAD, reason)
             case Unfit(unfit):
                 return await self._abandon(str(unfit), failure=unfit)
             case Lost(reason):

@@ -12,8 +12,24 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from codeq_cluster.client.codecs import Codec
-from codeq_cluster.client.handling import Done, Fail, HandlerTimeout, HandlerUnfit, Retry, Task
-from codeq_cluster.client.outcomes import Completed, Failed, GivenBack, Outcome, Unfit, Waits
+from codeq_cluster.client.handling import (
+    Done,
+    Fail,
+    HandlerTimeout,
+    HandlerUnfit,
+    Reject,
+    Retry,
+    Task,
+)
+from codeq_cluster.client.outcomes import (
+    Completed,
+    Failed,
+    GivenBack,
+    Outcome,
+    Rejects,
+    Unfit,
+    Waits,
+)
 from codeq_cluster.client.producing import NewTask, body_of, whole_seconds
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.saying import Said
@@ -24,7 +40,7 @@ from codeq_cluster.errors import ConfigInvalid
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Task[Any]], Awaitable[object]] | Callable[[Task[Any]], object]
-Meaning = Fail | Retry
+Meaning = Fail | Retry | Reject
 
 _REASON_CHARS_MAX: Final = 1024  # The broker cuts a longer one.
 _ERROR_CHARS_MAX: Final = 8192  # At most 32 KiB of UTF-8, half of the broker's bound.
@@ -135,6 +151,8 @@ class Registered:
             case Retry():
                 delay_s = whole_seconds(meaning.after)
                 return GivenBack(text[:_REASON_CHARS_MAX], delay_s, hold=meaning.hold)
+            case Reject():
+                return Rejects(text[:_REASON_CHARS_MAX])
         return GivenBack(text[:_REASON_CHARS_MAX], error=error)
 
     def _followed(self, outcome: Completed | Failed, tasks: Sequence[NewTask]) -> Outcome:
@@ -153,7 +171,7 @@ class Registered:
         return await handled
 
     def _meaning(self, error: Exception) -> tuple[Meaning | None, str]:
-        if isinstance(error, Fail | Retry):
+        if isinstance(error, Fail | Retry | Reject):
             return error, str(error)
         text = f"{type(error).__name__}: {error}"
         for kind in type(error).__mro__:

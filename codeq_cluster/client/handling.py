@@ -284,6 +284,14 @@ class Retry(Exception):
         self.hold = hold
 
 
+class Reject(Exception):
+    """Raised by a handler to make the task a dead letter at once; the text is its error.
+
+    `Fail` is an answer to the producer. A dead letter is for an operator, who may correct and
+    requeue it. Before the cluster has formats of level 2 it is a retry.
+    """
+
+
 class HandlerUnfit(CodeqError):
     """Raised by a handler that can handle nothing; the task is returned and the worker ends."""
 
@@ -302,10 +310,9 @@ class HandlerTimeout(TimeoutError):
 class Ending(StrEnum):
     """How a delivery ended.
 
-    A `returned` task comes again, and a `dead` one had its last attempt. A `lost` one no longer
-    belonged to this worker. A `parked` one waits for time
-    or a signal. For an `unknown` one, the broker did not answer whether it took the
-    report.
+    A `returned` task comes again, and a `dead` one had its last attempt or was rejected. A `lost`
+    one no longer belonged to this worker. A `parked` one waits for time or a signal. For an
+    `unknown` one, the broker did not answer whether it took the report.
     """
 
     COMPLETED = "completed"

@@ -233,6 +233,12 @@ class Leases(Connection):
             fields["hold"] = hold
         return (await self._on(task, "nack", fields, within_s, _Returned)).status == _DEAD
 
+    async def reject(
+        self, task: TaskRecord, reason: str = "", *, within_s: float | None = None
+    ) -> None:
+        """Make a task a dead letter, whatever attempts it has left: no attempt can finish it."""
+        await self._on(task, "reject", {"reason": reason}, within_s, _Returned)
+
     async def abandon(self, task: TaskRecord, *, within_s: float | None = None) -> bool:
         """Return a task at once; True if this was its last attempt and it died."""
         return (await self._on(task, "abandon", {}, within_s, _Returned)).status == _DEAD

@@ -43,6 +43,13 @@ class GivenBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejects:
+    """No attempt can finish the task: it is a dead letter."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unfit:
     """The handler can handle nothing."""
 
@@ -63,4 +70,4 @@ class Waits:
     step: str
 
 
-Outcome = Completed | Failed | GivenBack | Unfit | Lost | Waits
+Outcome = Completed | Failed | GivenBack | Rejects | Unfit | Lost | Waits

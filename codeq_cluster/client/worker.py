@@ -60,8 +60,8 @@ class Worker:
     Handlers are registered by command. A task's lease is extended while its handler runs. A handler
     is cancelled when its lease is lost or its task is cancelled, since another worker may have the
     task. The return value of a handler is the task's result; None means an empty object. `Fail`
-    fails the task for good; `Retry` and any other exception return it to the queue. Handlers must
-    tolerate that a task is delivered more than once.
+    fails the task for good, `Reject` makes it a dead letter; `Retry` and any other exception return
+    it to the queue. Handlers must tolerate that a task is delivered more than once.
 
     Attributes:
         urls: Base URLs of nodes, at least one, the preferred ones first.

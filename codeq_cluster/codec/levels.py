@@ -2,8 +2,8 @@
 
 1: the formats of release 0.1.0, all of version 1.
 2: relays, results with follow-ups, schedules, keys of tasks, groups, graphs, unique keys, durable
-steps, what workers report of tasks, cancels with a grace, tags, bulk jobs, one beat for all groups
-at rest, and data directories of virtual time; no form has another number.
+steps, what workers report of tasks, rejects, cancels with a grace, tags, bulk jobs, one beat for
+all groups at rest, and data directories of virtual time; no form has another number.
 
 A release reads every level up to its own, and writes the level in use, which is part of a group's
 membership. An operator raises it once every member knows it; nothing lowers it.
@@ -21,6 +21,7 @@ GRAPHS_FROM = 2
 UNIQUE_FROM = 2
 STEPS_FROM = 2
 REPORTS_FROM = 2
+REJECTS_FROM = 2
 CANCELS_FROM = 2
 TAGS_FROM = 2
 BULK_FROM = 2

@@ -91,6 +91,7 @@ from codeq_cluster.core.outcomes import (
     Rejection,
     Returned,
 )
+from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.relays import RelaysMissed, RelaysTaken, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import FillBack, Fire, TriggerSchedule
@@ -100,6 +101,7 @@ from codeq_cluster.core.tags import ChangeTags
 from codeq_cluster.core.task import UPLOADS_MAX, Attempt, AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import (
     MAX_ATTEMPTS,
+    REJECTED,
     attempt_of,
     dead,
     delayed,
@@ -212,10 +214,11 @@ def _abandon(view: View, operation: Abandon, rules: LifetimeRules) -> Decision:
     attempt = attempt_of(
         task, AttemptOutcome.ABANDONED, now_ms=view.now_ms, request=operation.request
     )
-    return _give_back(view, task, attempt, rules, last_error=MAX_ATTEMPTS)
+    last = task.attempts >= task.max_attempts
+    return _give_back(view, task, attempt, rules, death=MAX_ATTEMPTS if last else "")
 
 
-def _nack(view: View, operation: Nack, rules: LifetimeRules) -> Decision:
+def _nack(view: View, operation: Nack | Reject, rules: LifetimeRules) -> Decision:
     assert operation.request
     task = found(view, operation)
     if task is None:
@@ -226,16 +229,21 @@ def _nack(view: View, operation: Nack, rules: LifetimeRules) -> Decision:
     refusal = refusal_of(task, operation)
     if refusal is not None:
         return Decision(Rejected(refusal))
-    last = task.attempts >= task.max_attempts
+    death = MAX_ATTEMPTS if task.attempts >= task.max_attempts else ""
+    delay_ms = 0
+    if isinstance(operation, Reject):
+        death = REJECTED
+    elif not death:
+        delay_ms = _nack_delay_ms(view, task, operation, rules)
     attempt = attempt_of(
         task,
         AttemptOutcome.NACKED,
         now_ms=view.now_ms,
         error=operation.reason,
         request=operation.request,
-        delay_ms=0 if last else _nack_delay_ms(view, task, operation, rules),
+        delay_ms=delay_ms,
     )
-    return _give_back(view, task, attempt, rules, last_error=operation.reason or MAX_ATTEMPTS)
+    return _give_back(view, task, attempt, rules, death=death and (operation.reason or death))
 
 
 def _hold_key(view: View, operation: HoldKey, rules: LifetimeRules) -> Decision:
@@ -292,19 +300,19 @@ def _nack_delay_ms(view: View, task: Task, operation: Nack, rules: LifetimeRules
 
 
 def _give_back(
-    view: View, task: Task, attempt: Attempt, rules: LifetimeRules, *, last_error: str
+    view: View, task: Task, attempt: Attempt, rules: LifetimeRules, *, death: str
 ) -> Decision:
-    """End the attempt: the task dies of its last one, or waits for the attempt's delay.
+    """End the attempt: the task dies of it if `death` says why, or waits for the attempt's delay.
 
     One that is to end ends here.
     """
     if task.more is not None and task.more.cancelling is not None:
         change = cancel_change(view, task, rules, request=attempt.request, ended=attempt)
         return Decision(_CANCELLED, (change,))
-    if task.attempts >= task.max_attempts:
+    if death:
         policy = view.policy(task.tenant, task.command.lower())
-        death = dead(task, rules, policy, error=last_error, now_ms=view.now_ms, ended=attempt)
-        return Decision(Returned(dead=True), (death,))
+        change = dead(task, rules, policy, error=death, now_ms=view.now_ms, ended=attempt)
+        return Decision(Returned(dead=True), (change,))
     if attempt.delay_ms:
         after = delayed(task, attempt, rules)
     else:
@@ -373,6 +381,7 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     Report: _heartbeat,
     Abandon: _abandon,
     Nack: _nack,
+    Reject: _nack,
     HoldKey: _hold_key,
     Submit: finishing.submit,
     Finish: finishing.finish,

@@ -7,12 +7,13 @@ from codeq_cluster.core.durable import Park, RecordStep, SendSignal
 from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.operations import Abandon, Cancel, Heartbeat, Nack, Staging, Submit
 from codeq_cluster.core.outcomes import Rejection
+from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.tags import ChangeTags
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.view import View
 
-_OfHolder = Heartbeat | Report | Abandon | Nack | Submit | Staging | RecordStep | Park
+_OfHolder = Heartbeat | Report | Abandon | Nack | Reject | Submit | Staging | RecordStep | Park
 _OfAnyone = Cancel | AskCancel | SendSignal | ChangeTags
 
 

@@ -36,6 +36,7 @@ from codeq_cluster.core.operations import (
     Submit,
     UndoRequeue,
 )
+from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.relays import TakeRelays
 from codeq_cluster.core.schedules import FillBack, Fire, ResumeSchedule, TriggerSchedule
 from codeq_cluster.core.task import State
@@ -144,7 +145,7 @@ ARROWS = (
             after=State.READY,
             cause="queued run, or end of a group",
         )
-        for each in (Submit, Cancel, Purge, Abandon, Nack, Advance, ResumeSchedule)
+        for each in (Submit, Cancel, Purge, Abandon, Nack, Reject, Advance, ResumeSchedule)
     ),
     *(
         Arrow(operation=each, before=None, after=State.READY, cause="end of a group")
@@ -215,12 +216,13 @@ ARROWS = (
     Arrow(operation=AskCancel, before=None, after=State.READY, cause="run or group goes on"),
     *(
         Arrow(operation=each, before=State.LEASED, after=State.FAILED, cause="end of a grace")
-        for each in (Abandon, Nack, HoldKey, Advance)
+        for each in (Abandon, Nack, Reject, HoldKey, Advance)
     ),
     Arrow(operation=Purge, before=State.READY, after=State.FAILED, cause="purge"),
     Arrow(operation=Purge, before=State.DELAYED, after=State.FAILED, cause="purge"),
     Arrow(operation=Abandon, before=State.LEASED, after=State.DEAD, cause="last attempt abandoned"),
     Arrow(operation=Nack, before=State.LEASED, after=State.DEAD, cause="last attempt nacked"),
+    Arrow(operation=Reject, before=State.LEASED, after=State.DEAD, cause="nack without requeue"),
     Arrow(operation=Advance, before=State.LEASED, after=State.DEAD, cause="last lease expired"),
     Arrow(operation=Advance, before=State.READY, after=State.DEAD, cause="ttl over"),
     Arrow(operation=Advance, before=State.DELAYED, after=State.DEAD, cause="ttl over"),

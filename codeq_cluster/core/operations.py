@@ -21,6 +21,7 @@ from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Governing, Mode, SetAside
 from codeq_cluster.core.lane import KeyOperation, PerKey
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
+from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.relays import RelayOperation
 from codeq_cluster.core.schedules import ScheduleOperation
 from codeq_cluster.core.tags import ChangeTags
@@ -449,6 +450,7 @@ Operation = (
     | Report
     | Abandon
     | Nack
+    | Reject
     | HoldKey
     | Submit
     | Finish

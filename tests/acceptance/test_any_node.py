@@ -36,6 +36,7 @@ GIVEN_BACK: tuple[Step, ...] = (
     ("POST", "/tasks/claim", WORKER, _claim),
     ("POST", "/tasks/{id}/heartbeat", WORKER, _says({})),
     ("POST", "/tasks/{id}/nack", WORKER, _says({"delaySeconds": 600})),
+    ("POST", "/tasks/{id}/reject", WORKER, _says({"reason": "never"})),
     ("POST", "/tasks/{id}/cancel", PRODUCER_TOKEN, _says({})),
 )
 FINISHED: tuple[Step, ...] = (

@@ -28,6 +28,7 @@ from codeq_cluster.core.operations import (
     Submit,
     UndoRequeue,
 )
+from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.relays import RelayedTask, TakeRelays
 from codeq_cluster.core.schedules import RunEnded
 from codeq_cluster.core.sharding import shard_of, shard_of_key, shard_of_lane, with_shard
@@ -57,7 +58,7 @@ from .model_task import (
 )
 from .model_turns import Turns
 
-_Held = Heartbeat | Abandon | Nack | Submit | Staging
+_Held = Heartbeat | Abandon | Nack | Reject | Submit | Staging
 
 
 class Model:
@@ -125,7 +126,7 @@ class Model:
                 return self._revise(operation)
             case UndoRequeue():
                 return self._undo_requeue(operation)
-            case Heartbeat() | Abandon() | Nack() | Submit() | Staging() | Cancel():
+            case Heartbeat() | Abandon() | Nack() | Reject() | Submit() | Staging() | Cancel():
                 return self._act(operation)
             case Finish():
                 return self._act(operation.submit, follow=operation)
@@ -398,7 +399,7 @@ class Model:
                 return self._submit(item, asked, follow)
             case Abandon():
                 return self._abandon(item, asked)
-            case Nack():
+            case Nack() | Reject():
                 return self._nack(item, asked, holds)
 
     def _extend(self, item: Item, until_ms: int) -> Answer:
@@ -482,11 +483,13 @@ class Model:
         self._wait(item, 0)
         return "returned", False, 0
 
-    def _nack(self, item: Item, asked: Nack, holds: HoldKey | None) -> Answer:
+    def _nack(self, item: Item, asked: Nack | Reject, holds: HoldKey | None) -> Answer:
         if holds is not None:
             return self._hold_key(item, holds)
-        if item.attempts >= item.max_attempts:
-            self._end(item, "dead", error=asked.reason or "MAX_ATTEMPTS", request=asked.request)
+        rejects = isinstance(asked, Reject)
+        if rejects or item.attempts >= item.max_attempts:
+            error = asked.reason or ("REJECTED" if rejects else "MAX_ATTEMPTS")
+            self._end(item, "dead", error=error, request=asked.request)
             return "returned", True, 0
         delay_ms = self._delay_ms(item, asked)
         item.revival = ""

@@ -18,6 +18,7 @@ from codeq_cluster.core.operations import (
     Staging,
     Submit,
 )
+from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.task import State
 
 from .machine import (
@@ -209,21 +210,14 @@ class Work(Machine):
         caller=callers,
         delay_ms=st.sampled_from([-1, 0, 0, 7, 100]),
         reason=st.sampled_from(["", "busy"]),
+        rejects=st.sampled_from([False, False, False, True]),
     )
-    def nack(self, caller: Caller, delay_ms: int, reason: str) -> None:
-        """Nack a task."""
+    def nack(self, caller: Caller, delay_ms: int, reason: str, rejects: bool) -> None:
+        """Nack a task, sometimes for good."""
         task, worker, token = self.meet(caller)
-        self.ask(
-            Nack(
-                id=task.id,
-                tenant=task.tenant,
-                worker=worker,
-                token=token,
-                request=self.request(),
-                delay_ms=delay_ms,
-                reason=reason,
-            )
-        )
+        held = {"id": task.id, "tenant": task.tenant, "worker": worker, "token": token}
+        said = {"request": self.request(), "reason": reason}
+        self.ask(Reject(**held, **said) if rejects else Nack(**held, **said, delay_ms=delay_ms))
 
     @precondition(lambda self: self.view.tasks)
     @rule(caller=callers, upload=uploads)

@@ -43,6 +43,7 @@ from codeq_cluster.core.outcomes import (
     Submitted,
 )
 from codeq_cluster.core.progress import Progress
+from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
@@ -181,6 +182,12 @@ class Consumer:
         shard = shard_of(task_id, self._shards.count)
         asked = nack if holds is None else HoldKey(nack=nack, commands=holds)
         [outcome] = await self._shards.operate(shard, [asked], deadline=deadline_in(timeout_s))
+        assert isinstance(outcome, Returned | Rejected)
+        return outcome
+
+    async def reject(self, asked: Reject, timeout_s: float) -> Returned | Rejected:
+        """End a leased task as a dead letter."""
+        outcome = await self._one(asked, timeout_s)
         assert isinstance(outcome, Returned | Rejected)
         return outcome
 
@@ -456,7 +463,9 @@ class Consumer:
                 self._waiters.work(tenant, queue, 1)
 
     async def _one(
-        self, operation: Heartbeat | Report | Abandon | Cancel | AskCancel, timeout_s: float
+        self,
+        operation: Heartbeat | Report | Abandon | Reject | Cancel | AskCancel,
+        timeout_s: float,
     ) -> Outcome:
         deadline = deadline_in(timeout_s)
         shard = shard_of(operation.id, self._shards.count)

@@ -93,11 +93,17 @@ class Consumer(dramatiq.Consumer):
         self._end(message, lambda task: leases.complete(task, _ACKNOWLEDGED, following=following))
 
     def nack(self, message: MessageProxy) -> None:
-        """End a message as failed, with the exception of its actor."""
+        """Make a message a dead letter, with the exception of its actor.
+
+        One whose end creates others fails with them instead: a dead letter creates nothing.
+        """
         leases = self._session.link.leases
         following = _following(message)
         error = message.why_failed if isinstance(message, Delivery) else ""
-        self._end(message, lambda task: leases.fail(task, error, following=following))
+        if following:
+            self._end(message, lambda task: leases.fail(task, error, following=following))
+        else:
+            self._end(message, lambda task: leases.reject(task, error))
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Return messages to their queue, for any worker."""

@@ -41,6 +41,7 @@ STATUSES = {
     "POST /tasks/{id}/heartbeat": _WORK,
     "POST /tasks/{id}/abandon": _WORK,
     "POST /tasks/{id}/nack": _WORK,
+    "POST /tasks/{id}/reject": _WORK,
     "POST /tasks/{id}/result": _WORK,
     "POST /tasks/{id}/steps": _WORK,
     "POST /tasks/{id}/park": _WORK,

@@ -32,6 +32,7 @@ ROUTES = {
     f"tasks/{ID}/heartbeat": BODY,
     f"tasks/{ID}/abandon": BODY,
     f"tasks/{ID}/nack": BODY,
+    f"tasks/{ID}/reject": BODY,
     f"tasks/{ID}/result": RESULT_BODY,
     "tasks/batch/results": BODY,
     "tasks/batch/heartbeats": BODY,
@@ -61,6 +62,7 @@ WRONG_TYPES: dict[str, list[dict[str, object]]] = {
     f"tasks/{ID}/heartbeat": [{"extendSeconds": "1"}, {"leaseToken": "7"}],
     f"tasks/{ID}/abandon": [{"leaseToken": []}],
     f"tasks/{ID}/nack": [{"delaySeconds": 0.5}, {"reason": 4}],
+    f"tasks/{ID}/reject": [{"reason": 4}],
     f"tasks/{ID}/result": [
         {"status": 1, "result": {}},
         {"status": "COMPLETED", "result": {}, "artifacts": {}},
@@ -197,6 +199,7 @@ async def test_a_body_of_twelve_megabytes_is_refused_with_or_without_a_length(
         ("POST", "tasks/{id}/heartbeat", {}, "not-found"),
         ("POST", "tasks/{id}/abandon", {}, "not-found"),
         ("POST", "tasks/{id}/nack", {}, "not-found"),
+        ("POST", "tasks/{id}/reject", {}, "not-found"),
         ("POST", "tasks/{id}/result", {"status": "FAILED", "error": "e"}, "task not found"),
         ("POST", "tasks/{id}/cancel", {}, "not found"),
         ("GET", "tasks/{id}", None, "not found"),

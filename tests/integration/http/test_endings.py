@@ -102,3 +102,32 @@ async def test_every_attempt_keeps_who_made_it_and_why_it_ended(node: Client) ->
         ("w", "NACKED", "too hot"),
     ] == [(each["worker"], each["outcome"], each.get("error")) for each in history]
     assert ("DLQ_SET", "too hot", 3) == (dead["lastKnownLocation"], dead["error"], dead["attempts"])
+
+
+async def test_a_rejected_task_is_a_dead_letter_whatever_attempts_it_has_left(node: Client) -> None:
+    """Its error is the reason; only its holder may reject it, and an admin may requeue it."""
+    task_id, nameless = [await node.create("refused", maxAttempts=9) for _ in range(2)]
+    early = await node.post(f"tasks/{task_id}/reject", {"reason": "early"})
+    claimed = await node.claim("refused")
+    token = {"leaseToken": claimed["leaseToken"]}
+    stale = await node.post(f"tasks/{task_id}/reject", {"leaseToken": token["leaseToken"] + 1})
+    rejected = await node.post(f"tasks/{task_id}/reject", {"reason": "no such customer"} | token)
+    again = await node.post(f"tasks/{task_id}/reject", token)
+    dead = (await node.get(f"tasks/{task_id}")).json
+    await node.claim("refused")
+    await node.post(f"tasks/{nameless}/reject")
+    unsaid = (await node.get(f"tasks/{nameless}")).json
+    await node.post(f"admin/queues/refused/dlq/{task_id}/requeue")
+    revived = await node.claim("refused")
+
+    assert ["not-in-progress", "lease-lost", "not-in-progress"] == [
+        each.error for each in (early, stale, again)
+    ]
+    assert (200, {"status": "dlq"}) == (rejected.status, rejected.json)
+    assert ("DLQ_SET", "no such customer", 1) == (
+        dead["lastKnownLocation"],
+        dead["error"],
+        dead["attempts"],
+    )
+    assert "REJECTED" == unsaid["error"]
+    assert task_id == revived["id"]

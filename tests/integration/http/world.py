@@ -56,6 +56,7 @@ BODIES: dict[str, dict[str, object] | bytes] = {
     "PATCH /tasks/{id}/tags": {"set": {"env": "prod"}},
     "POST /tasks/{id}/heartbeat": {},
     "POST /tasks/{id}/nack": {},
+    "POST /tasks/{id}/reject": {},
     "POST /tasks/{id}/steps": {"name": "charge", "value": 1},
     "POST /tasks/{id}/park": {"step": "rest", "forSeconds": 60},
     "POST /tasks/{id}/result": {"status": "COMPLETED", "result": {}},

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from msgspec import UNSET, structs
 
-from codeq_cluster.client import CancelRecord, Ended, Ending, Fail, Retry, Task, Worker
+from codeq_cluster.client import CancelRecord, Ended, Ending, Fail, Reject, Retry, Task, Worker
 from tests.unit.client.servers import serve
 
 _LOST = {"error": "lease-lost", "code": "lease-lost"}
@@ -299,7 +299,7 @@ async def test_what_a_handler_said_last_is_reported_before_its_task_is_given_bac
     assert [Ending.RETURNED] == [each.ending for each in ended]
 
 
-@pytest.mark.parametrize("raised", [None, Fail("broken"), Retry("later")])
+@pytest.mark.parametrize("raised", [None, Fail("broken"), Retry("later"), Reject("never")])
 async def test_the_last_lines_of_a_log_come_before_the_end(raised: Exception | None) -> None:
     """However the task ends, and as few as there are; each report has at most its bound."""
     broker = _Broker("a")
@@ -317,7 +317,8 @@ async def test_the_last_lines_of_a_log_come_before_the_end(raised: Exception | N
     reports = [value for _, name, value in broker.said if name == "log"]
     assert all(isinstance(each, list) and len(each) <= 20 for each in reports)
     assert [f"line {n}" for n in range(45)] == [line for each in reports for line in each]  # type: ignore[attr-defined]
-    assert ("nack" if isinstance(raised, Retry) else "result") == broker.calls[-1]
+    ends = {Retry: "nack", Reject: "reject"}
+    assert ends.get(type(raised), "result") == broker.calls[-1]  # type: ignore[arg-type]
 
 
 async def test_a_silent_handler_costs_no_request_at_its_end() -> None:

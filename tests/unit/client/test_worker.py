@@ -20,6 +20,7 @@ from codeq_cluster.client import (
     Fail,
     HandlerUnfit,
     Refused,
+    Reject,
     Retry,
     Task,
     Unreachable,
@@ -150,6 +151,7 @@ async def test_a_result_is_never_null(result: object, sent: object) -> None:
             {"reason": "429", "delaySeconds": 2, "hold": "key"},
             None,
         ),
+        (Reject("no such cat"), "reject", {"reason": "no such cat"}, Ending.DEAD),
         (ValueError("odd"), "nack", {"reason": "ValueError: odd"}, None),
     ],
 )
@@ -160,7 +162,7 @@ async def test_a_handlers_exception_decides_the_end(
     fields: dict[str, object],
     ending: Ending | None,
 ) -> None:
-    """`Fail` is final; any other exception retries the task, with the reason."""
+    """`Fail` and `Reject` are final; any other exception retries the task, with the reason."""
     peer = _Peer(_task())
 
     async def handler(_: Task) -> object:
@@ -172,6 +174,22 @@ async def test_a_handlers_exception_decides_the_end(
     assert ended.ending is (ending or Ending.RETURNED)
     # An unexpected exception is logged with its traceback.
     assert ("ValueError: odd" in caplog.text) is isinstance(raised, ValueError)
+
+
+async def test_a_reject_that_the_cluster_does_not_know_yet_is_a_retry() -> None:
+    """Formats of level 1 have no rejects; the task is not kept from others for its lease."""
+    peer = _Peer(_task())
+    early = {"error": "upgrade", "code": "upgrade-under-way", "retryable": False}
+    peer.refusals["reject"] = [(503, early)] * 99
+
+    async def handler(_: Task) -> object:
+        raise Reject("no such cat")
+
+    ended = await _one(peer, handler, lease_s=3)
+
+    assert {"reject", "nack"} == {verb for verb, _ in peer.heard}
+    assert ("nack", "no such cat") == (peer.heard[-1][0], peer.heard[-1][1]["reason"])
+    assert Ending.RETURNED is ended.ending
 
 
 @pytest.mark.parametrize("result", [object(), {1, object()}])

@@ -45,6 +45,7 @@ from codeq_cluster.core.operations import (
     UndoRequeue,
 )
 from codeq_cluster.core.progress import Progress
+from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.relays import Relayed, RelayedCancel, RelayedTask, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import (
@@ -80,6 +81,7 @@ REPORT = Report(**HELD, extend_ms=MINUTE_MS, progress=Progress(done=1), checkpoi
 UPLOAD = Staging(**HELD, upload="u")
 ABANDON = Abandon(**HELD, request="a")
 NACK = Nack(**HELD, request="n", delay_ms=MINUTE_MS)
+REJECT = Reject(**HELD, request="r")
 DONE = Submit(**HELD, request="s", status="COMPLETED", body="{}")
 FAILED = Submit(**HELD, request="s", status="FAILED", error="broken")
 CANCEL = Cancel(request="x", id="t", tenant="acme")
@@ -382,6 +384,7 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (*QUEUED[:-1], on_run(PURGE)),
     (*QUEUED_ONCE, CLAIM, on_run(ABANDON)),
     (*QUEUED_ONCE, CLAIM, on_run(NACK)),
+    (*QUEUED_ONCE, CLAIM, on_run(REJECT)),
     (*QUEUED_ONCE, CLAIM, MINUTE_MS),
     (*FAILING_ONCE, CLAIM, on_run(FAILED), RESUME),
     (put(Overlap.CANCEL), fire, fire, CLAIM, fire, CLAIM, on_run(DELAYING), fire),
@@ -405,6 +408,8 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (created(), CLAIM, replace(ASK_CANCEL, grace_ms=0)),
     (created(), CLAIM, ASK_CANCEL, ABANDON),
     (created(), CLAIM, ASK_CANCEL, NACK),
+    (created(), CLAIM, REJECT),
+    (created(), CLAIM, ASK_CANCEL, REJECT),
     (created(), CLAIM, ASK_CANCEL, MINUTE_MS),
     (ONE_AT_ONCE, created_keyed(), CLAIM, ASK_CANCEL, HoldKey(nack=NACK)),
     (GROUP, on_run(ASK_CANCEL)),

@@ -193,6 +193,7 @@ def test_messages_of_unknown_actors_and_unreadable_ones_fail(
     errors = {task.id: task.error for task in _tasks(broker, "d-strange")}
     assert errors.pop(strange.id).startswith("UNREADABLE: ")
     assert ["REJECTED: ActorNotFound('nobody')"] == list(errors.values())
+    assert {State.DEAD} == {task.state for task in _tasks(broker, "d-strange") if task.id in errors}
 
 
 def test_a_delay_is_held_by_the_broker(broker: LocalBroker, queues: CodeqBroker) -> None:
