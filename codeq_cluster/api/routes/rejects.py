@@ -9,7 +9,7 @@ from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import from_failure, from_rejection
-from codeq_cluster.api.http.refusals import TASK_NOT_FOUND
+from codeq_cluster.api.http.refusals import NOT_FOUND
 from codeq_cluster.api.routes import workers
 from codeq_cluster.api.routes.workers import LEASE_TOKEN, LEASE_TOKEN_FIELD, NOT_HELD, lease_token
 from codeq_cluster.auth import Access
@@ -54,7 +54,7 @@ class RejectedTask(Struct):
     example={"reason": "no such customer: 42"},
     may_miss=True,
     parameters=(LEASE_TOKEN,),
-    errors=(TASK_NOT_FOUND, *NOT_HELD, _TOO_EARLY),
+    errors=(NOT_FOUND, *NOT_HELD, _TOO_EARLY),
     whole=True,
 )
 async def reject(call: Call) -> HttpAnswer[RejectedTask]:
@@ -63,7 +63,7 @@ async def reject(call: Call) -> HttpAnswer[RejectedTask]:
     Its error is the reason. An operator may requeue it, as any dead letter.
     """
     body = _REJECT.decode_any(call.text)
-    task_id = call.task_id(not_found=TASK_NOT_FOUND)
+    task_id = call.task_id(not_found=NOT_FOUND)
     broker = call.services.broker
     if broker.level() < REJECTS_FROM:
         raise _TOO_EARLY

@@ -45,7 +45,7 @@ ROUTES = {
     "admin/cluster/upgrade": BODY,
 }
 # Without a body these routes act on everything, change nothing, or name the missing part.
-OPTIONAL = ("abandon", "subscriptions/", "cleanup", "requeue", "replay", "upgrade")
+OPTIONAL = ("abandon", "reject", "subscriptions/", "cleanup", "requeue", "replay", "upgrade")
 WRONG_TYPES: dict[str, list[dict[str, object]]] = {
     "tasks": [
         {"command": 1, "payload": 1},
