@@ -60,6 +60,15 @@ class Tokens(Struct, frozen=True, kw_only=True):
     workers: Mapping[str, str]
 
 
+# The routes of operations on one task that have other names in the histories of some parts.
+_CALLED = {
+    **dict.fromkeys((F.FINISH, F.END, F.CLOSE, F.HAND_IN), F.RESULT),
+    F.BEAT: F.HEARTBEAT,
+    F.RETURN: F.NACK,
+    F.STOP: F.CANCEL,
+}
+
+
 class Client(Asker):
     """Sends operations to real nodes and records them; an async context manager."""
 
@@ -69,6 +78,7 @@ class Client(Asker):
         F.RUNS: PAGES_MAX,
         F.PARTS: PAGES_MAX,
         F.TAGGED: PAGES_MAX,
+        F.LAST: PAGES_MAX,
     }
 
     def __init__(
@@ -116,10 +126,10 @@ class Client(Asker):
         match f:
             case F.CREATE if self._gathered is not None:
                 return await self._gathered.send(node, self._new(args))
-            case F.CREATE | F.MERGE | F.ORDER | F.SOW:
+            case F.CREATE | F.MERGE | F.ORDER | F.SOW | F.OFFER:
                 answer, body = await self._send(node, "/tasks", token, self._new(args))
                 return _with(answer, _merged if f is F.MERGE else _created, body)
-            case F.CLAIM | F.TAKE | F.START | F.BEGIN:
+            case F.CLAIM | F.TAKE | F.START | F.BEGIN | F.ACCEPT:
                 wanted = {
                     "commands": [] if args.any_command else [args.command],
                     "leaseSeconds": args.lease_ms // 1000,
@@ -136,7 +146,7 @@ class Client(Asker):
                 return await others.get(f, self._triage)(f, args, node)
             case F.MAKE_GRAPH | F.DEPEND:
                 return await self._graph(f, args, node)
-            case F.RUNS | F.PARTS | F.TAGGED:
+            case F.RUNS | F.PARTS | F.TAGGED | F.LAST:
                 return await self._list(f, args, node)
             case F.BEGIN_GROUP | F.ADD_MEMBERS | F.SEAL_GROUP | F.GROUP:
                 return await self._group(f, args, node)
@@ -151,7 +161,7 @@ class Client(Asker):
             path, said = request_of(f, args)
             answer, body = await self._send(node, path, token, said)
             return _with(answer, steps_in, body)
-        f = F.RESULT if f in (F.FINISH, F.END, F.CLOSE) else f
+        f = _CALLED.get(f, f)
         path = f"/tasks/{args.task}/{f.value}"
         answer, body = await self._send(node, path, token, _change(f, args))
         return _with(answer, _changed, body)
@@ -381,6 +391,8 @@ def _triaged(answer: Answer, body: Any) -> Answer:
 def _change(f: F, args: Args) -> bytes:
     fields: dict[str, object] = {"leaseToken": args.token} if args.token else {}
     match f:
+        case F.CANCEL if args.delay_ms:
+            fields["graceSeconds"] = args.delay_ms // 1000
         case F.HEARTBEAT:
             fields["extendSeconds"] = args.lease_ms // 1000
         case F.NACK:
@@ -470,7 +482,12 @@ def _handed(name: str, told: Any) -> Handed:
 def _changed(body: Any) -> Out:
     if not isinstance(body, dict):
         return Out()
-    return Out(dead=body.get("status") == "dlq", next=_named(body))
+    asked = body.get("cancel")
+    return Out(
+        dead=body.get("status") == "dlq",
+        next=_named(body),
+        until_ms=_ms(asked["deadline"]) if asked else 0,
+    )
 
 
 def _named(result: dict[str, Any]) -> tuple[Follow, ...]:

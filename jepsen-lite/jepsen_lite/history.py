@@ -65,6 +65,13 @@ class F(StrEnum):
     SOW = "sow"
     SWEEP = "sweep"
     SWEPT = "swept"
+    OFFER = "offer"
+    ACCEPT = "accept"
+    BEAT = "beat"
+    STOP = "stop"
+    RETURN = "return"
+    HAND_IN = "hand-in"
+    LAST = "last"
     SET_KEY = "set-key"
     PHASE = "phase"
     FAULT = "fault"
@@ -108,6 +115,10 @@ OF_UNIQUES = frozenset({F.MERGE, F.TAKE, F.FINISH, F.TAGGED})
 
 # Operations on orders: creates, claims and results of theirs, and what is said of their steps.
 OF_ORDERS = frozenset({F.ORDER, F.BEGIN, F.RECORD, F.PARK, F.SIGNAL, F.CLOSE, F.STEPS})
+
+# Operations on tasks that are cancelled with a grace: creates, claims, heartbeats, cancels, nacks
+# and results of theirs, and the list of them.
+OF_GRACES = frozenset({F.OFFER, F.ACCEPT, F.BEAT, F.STOP, F.RETURN, F.HAND_IN, F.LAST})
 
 
 # Creates of tasks that only a bulk job ends, the start of one, and a look at it.
@@ -301,7 +312,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         task: Id of the task acted upon.
         token: Lease token that was sent.
         shard: The shard of a keyed create; -1 if only the broker can tell.
-        delay_ms: Of a create or a nack.
+        delay_ms: Of a create or a nack; the grace of a cancel.
         hold: Of a nack: the whole key of the task waits so long.
         paused: Of a change of a key.
         ttl_ms: Of a create.
@@ -408,6 +419,7 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
         made: Of a create with a unique key.
         steps, signals: Of an order.
         swept: Of a bulk job.
+        until_ms: Of a heartbeat: the deadline of the task's cancel; 0 for none.
     """
 
     http: int = 0
@@ -441,6 +453,7 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
     steps: tuple[Stepped, ...] = ()
     signals: tuple[Sent, ...] = ()
     swept: Swept | None = None
+    until_ms: int = 0
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):

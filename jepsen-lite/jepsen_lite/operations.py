@@ -14,6 +14,7 @@ from jepsen_lite.history import (
     HAPPENINGS,
     HOSTILE,
     OF_BULK,
+    OF_GRACES,
     OF_GRAPHS,
     OF_GROUPS,
     OF_ORDERS,
@@ -341,7 +342,8 @@ class _Grouping:
                 self._show(op.args.content, op.out.task)
 
     def add(self, op: Op) -> None:
-        others = OF_SCHEDULES | OF_GROUPS | OF_GRAPHS | OF_UNIQUES | OF_ORDERS | OF_BULK
+        others = OF_SCHEDULES | OF_GROUPS | OF_GRAPHS | OF_UNIQUES | OF_ORDERS
+        others |= OF_BULK | OF_GRACES
         if op.f in (F.CREATE, F.SET_KEY) or op.f in others:
             return
         if op.f is F.CLAIM:

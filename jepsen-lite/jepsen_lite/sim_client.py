@@ -81,7 +81,7 @@ class SimClient(Asker):
         }
         self._others: dict[F, SimSchedules | SimGroups | SimGraphs | SimKeys | SimBulk] = {
             **dict.fromkeys(OF_SCHEDULES, SimSchedules(brokers, timeout_s=timeout_s)),
-            **dict.fromkeys(OF_GROUPS, SimGroups(brokers, timeout_s=timeout_s)),
+            **dict.fromkeys((*OF_GROUPS, F.LAST), SimGroups(brokers, timeout_s=timeout_s)),
             **dict.fromkeys((F.MAKE_GRAPH, F.DEPEND), SimGraphs(timeout_s=timeout_s)),
             F.SET_KEY: SimKeys(timeout_s=timeout_s),
             **dict.fromkeys(OF_BULK, SimBulk(timeout_s=timeout_s)),
@@ -137,19 +137,19 @@ class SimClient(Asker):
         """Call the node as the route does, and return what a client reads in the answer."""
         timeout_s = self._deadline_ms / 1000
         match f:
-            case F.CREATE | F.ORDER:
+            case F.CREATE | F.ORDER | F.OFFER:
                 return await self._create(broker, args)
-            case F.CLAIM | F.START | F.BEGIN:
+            case F.CLAIM | F.START | F.BEGIN | F.ACCEPT:
                 return await self._claim(broker, args, worker, timeout_s)
             case F.READ:
                 looked = await broker.result(
                     TENANT, args.task, wait_s=0, stale=False, timeout_s=timeout_s
                 )
                 return Out(http=404, absent=True) if looked is None else self._seen(*looked)
-            case F.RESULT | F.END | F.CLOSE:
+            case F.RESULT | F.END | F.CLOSE | F.HAND_IN:
                 return await _submit(broker, args, worker, timeout_s)
-            case F.HEARTBEAT:
-                _check(
+            case F.HEARTBEAT | F.BEAT:
+                extended = _check(
                     await broker.heartbeat(
                         TENANT,
                         worker,
@@ -159,15 +159,20 @@ class SimClient(Asker):
                         timeout_s=timeout_s,
                     )
                 )
-            case F.NACK:
+                asked = extended.cancelling
+                return Out(http=200, until_ms=0 if asked is None else asked.deadline_ms)
+            case F.NACK | F.RETURN:
                 return await _nack(broker, args, worker, timeout_s)
             case F.ABANDON:
                 returned = await broker.abandon(
                     TENANT, worker, args.task, token=args.token, timeout_s=timeout_s
                 )
                 return Out(http=200, dead=_check(returned).dead)
-            case F.CANCEL:
-                _check(await broker.cancel(TENANT, args.task, timeout_s=timeout_s))
+            case F.CANCEL | F.STOP:
+                cancelled = await broker.cancel(
+                    TENANT, args.task, grace_ms=args.delay_ms, timeout_s=timeout_s
+                )
+                _check(cancelled)
             case F.REQUEUE | F.REVIVE | F.BURY:
                 wanted = DeadLetterSelection(queue=args.command, ids=(args.task,))
                 operator = Caller(TENANT, "operator", deadline_in(timeout_s))

@@ -314,6 +314,7 @@ def _mix(mix: Mix) -> Mix:
         graphs=mix.graphs * SHARE * 4,
         uniques=mix.uniques * SHARE * 2,
         orders=mix.orders * SHARE * 4,
+        graces=mix.graces * SHARE * 4,
     )
 
 

@@ -14,6 +14,7 @@ from jepsen_lite.asking import Answer, Asker, Process, content_of
 from jepsen_lite.bulk import Bulk
 from jepsen_lite.clients import PAUSE_S, Clients
 from jepsen_lite.db import WORKERS_MAX, soon_forgotten
+from jepsen_lite.graces import Graces
 from jepsen_lite.graphs import Graphs
 from jepsen_lite.groups import Groups
 from jepsen_lite.history import Args, F, Follow, Out, Type
@@ -79,6 +80,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         uniques: Creates with a unique key in a second.
         orders: Made in a second, and as many signals.
         bulk: Bulk jobs begun in a second, each about up to 180 tasks.
+        graces: Tasks made in a second, and as many cancels with a grace.
         command: Of its tasks; some have limits, see `keys`.
         keys: Every create has one of so many keys, of which one task is in progress at a time;
             some have limits of their own, and admins pause them.
@@ -112,6 +114,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     uniques: float = 0.0
     orders: float = 0.0
     bulk: float = 0.0
+    graces: float = 0.0
     command: str = COMMAND
     keys: int = 0
     priorities: tuple[int, ...] = (0,)
@@ -367,6 +370,15 @@ WORKLOADS: dict[str, Mix] = {
         bulk=0.3,
         shards_min=2,
     ),
+    "graces": Mix(
+        says="cancels that leave workers time, of whom some heed them and some go on, or vanish",
+        proves=(*_ALWAYS, "G36"),
+        ok={"create": 150, "claim": 150, "result": 100, "offer": 60, "beat": 100, "stop": 40},
+        rate=8,
+        workers=8,
+        graces=3.0,
+        shards_min=2,
+    ),
     "recovery": Mix(
         says="a writer for every shard at every node, and how long it waits",
         proves=(*_ALWAYS, "G20"),
@@ -440,6 +452,7 @@ class Workload(Clients):
             (Uniques, mix.uniques),
             (Orders, mix.orders),
             (Bulk, mix.bulk),
+            (Graces, mix.graces),
         )
         self._pauses = None
         if mix.keys:

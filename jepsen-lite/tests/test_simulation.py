@@ -128,6 +128,16 @@ def test_a_bulk_job_touches_exactly_its_selection() -> None:
     assert found["G39"].checked > 60
 
 
+def test_a_cancel_with_a_grace_is_heard_and_ends_its_task() -> None:
+    """Leaders die within graces, and workers heed them or not: G36."""
+    report = simulate(_SEED, workload="graces")
+    found = {each.guarantee: each for each in report.verdicts}
+
+    assert () == report.broken
+    assert found["G36"].valid is True
+    assert found["G36"].checked > 40
+
+
 def test_a_group_has_one_completion_task_with_true_counts() -> None:
     """Members on every shard, of which some are lost and some die: G27, and the invariant."""
     report = simulate(_SEED, workload="groups")

@@ -12,6 +12,7 @@ from jepsen_lite.checker.bulk import exactly_the_selection
 from jepsen_lite.checker.completion import one_result, terminal_is_terminal
 from jepsen_lite.checker.delays import not_before_due
 from jepsen_lite.checker.follow_ups import made_with_results
+from jepsen_lite.checker.graces import heard_and_ended
 from jepsen_lite.checker.graphs import started_when_met
 from jepsen_lite.checker.groups import completed_once
 from jepsen_lite.checker.idempotency import one_task_a_key
@@ -76,6 +77,7 @@ PROMISES = {
     "G32": "one live task a unique key, with the last acknowledged payload",
     "G33": "a debounce moves the start as it says, to its latest and no further",
     "G34": "a list by tag has exactly the tasks that have it",
+    "G36": "a cancel with a grace is heard, and nothing is accepted after the end it brings",
     "G37": "a recorded step is handed to every later delivery, and no other has its name",
     "G38": "a signal is read once or kept, and no wait ends without its cause",
     "G39": "a bulk job acts once on exactly the tasks of its selection that were there before it",
@@ -142,6 +144,7 @@ def verdicts(history: History, *, calm_p99_ms: int = CALM_P99_MS) -> dict[str, V
         one_task_a_unique_key(history),
         debounced(history),
         lists_are_sets(history),
+        heard_and_ended(history),
         recorded_once(history),
         woken_by_cause(history),
         exactly_the_selection(history),
@@ -186,7 +189,7 @@ def _under_faults(history: History, found: dict[str, Verdict]) -> list[Verdict]:
     nodes = len(setup.args.nodes) if setup else 0
     struck = {fault.name for fault in history.faults if fault.applied}
     dark = any(f.name == "power" and nodes and f.applied >= nodes for f in history.faults)
-    numbers = (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 23, 25, 26, 27, 28, 29, 32, 34, 37, 38, 39)
+    numbers = (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 23, 25, 26, 27, 28, 29, 32, 34, 36, 37, 38, 39)
     safety = [found[f"G{n}"] for n in numbers]
     return [
         combined("G16", [found[name] for name in ("G1", "G4", "G8")], note="G1, G4, G8")
