@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+from msgspec.structs import replace
+
 from jepsen_lite.asking import Asker, Process, content_of
 from jepsen_lite.clients import LEASE_S, PAUSE_S, TRIES, WorkedOff
 from jepsen_lite.history import Args, F, Type
@@ -87,25 +89,25 @@ class Graces(WorkedOff):
         taken = await self._client.invoke(process, F.ACCEPT, claim, worker=worker)
         if taken.type is not Type.OK or not taken.out.task:
             return False
-        held = {"task": taken.out.task, "token": taken.out.token}
+        held = Args(task=taken.out.task, token=taken.out.token)
         for _ in range(BEATS if wait_s else 0):
             await self._paused(wait_s)
             drawn = process.random.random()
             if drawn < 0.03:
                 return True  # Its lease brings it back, unless it is cancelled.
-            args = Args(**held, lease_ms=1000 * LEASE_S)
+            args = replace(held, lease_ms=1000 * LEASE_S)
             beat = await self._client.invoke(process, F.BEAT, args, worker=worker)
             if beat.type is Type.FAIL and not beat.again:
                 break  # What is handed in now must be refused, if the lease is lost.
             heeds = 0.5 if beat.out.until_ms else 0.1
             if drawn > 1 - heeds / 2:
                 # Half of the workers go on after they have given it back.
-                await self._client.invoke(process, F.RETURN, Args(**held), worker=worker)
+                await self._client.invoke(process, F.RETURN, held, worker=worker)
                 if process.random.random() < 0.5:
                     return True
             elif drawn > 1 - heeds:
                 break
         content = content_of({"task": taken.out.task, "token": taken.out.token})
-        done = Args(**held, status="COMPLETED", content=content)
+        done = replace(held, status="COMPLETED", content=content)
         await self._client.invoke(process, F.HAND_IN, done, worker=worker)
         return True
