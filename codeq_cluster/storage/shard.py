@@ -393,7 +393,7 @@ class ShardLog:
         found: list[Row] = []
         while start < end and limit and not found:
             page = self._stored.scan(start, end, limit=limit, bytes_max=bytes_max)
-            is_cut = len(page) == limit or _weight(page) >= bytes_max
+            is_cut = bool(page) and (len(page) == limit or _weight(page) >= bytes_max)
             edge = page[-1][0] + b"\x00" if is_cut else end
             found = self.buffer.merged(page, start, edge)
             start = edge

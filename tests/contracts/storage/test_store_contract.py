@@ -86,6 +86,7 @@ def test_a_log_scan_ends_at_the_row_that_reaches_its_bytes(shard: Shard) -> None
     """At least one row comes back, so a reader always makes progress."""
     shard.log.write([(b"%d" % n, b"x" * 99) for n in range(5)], sync=False)
 
+    assert 1 == len(shard.log.scan(b"", END, limit=10, bytes_max=0))
     assert 1 == len(shard.log.scan(b"", END, limit=10, bytes_max=1))
     assert 2 == len(shard.log.scan(b"", END, limit=10, bytes_max=101))
     assert 5 == len(shard.log.scan(b"", END, limit=10, bytes_max=500))
