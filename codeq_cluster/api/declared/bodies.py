@@ -24,7 +24,7 @@ from codeq_cluster.settings import NodeSettings
 
 REF = "#/components/schemas/{name}"
 
-_INT64_MAX = 2**63 - 1
+_INT64 = range(-(2**63), 2**63)
 
 B = TypeVar("B", bound="Body")
 
@@ -101,7 +101,7 @@ class Field:
         """Return the refusal of a value that is out of bounds; None for others, and for None."""
         if value is None:
             return None
-        if isinstance(value, int) and abs(value) > _INT64_MAX:
+        if isinstance(value, int) and value not in _INT64:
             usual = unreadable
         elif self.ge is not None and value < self.ge:
             usual = too_low(name, self.ge)
@@ -311,7 +311,7 @@ def whole(value: int | None, *, error: ApiError) -> int:
     """
     if value is None:
         return 0
-    if not -_INT64_MAX <= value <= _INT64_MAX:
+    if value not in _INT64:
         raise error
     return value
 

@@ -80,6 +80,6 @@ def whole(name: str, text: str, *, least: int, most: int, **schema: object) -> W
     return Whole(name, "query", text, facts, False, refusals, least, most)
 
 
-def header(name: str, text: str, *refusals: ApiError, kind: str = "string") -> Parameter:
-    """Return a header that a caller may send."""
-    return Parameter(name, "header", text, {"type": kind}, False, refusals)
+def header(name: str, text: str, *refusals: ApiError, **schema: object) -> Parameter:
+    """Return a header that a caller may send: a text, unless `type` says otherwise."""
+    return Parameter(name, "header", text, {"type": "string"} | schema, False, refusals)

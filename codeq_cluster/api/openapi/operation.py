@@ -66,14 +66,6 @@ _HEADERS = {
     "ETag": "Tag of the artifact's present content.",
     "Content-Range": "How many bytes the artifact has.",
 }
-_USUAL_HEADERS = {
-    "X-Request-Id": {
-        "description": "The request's id: the one it was sent with, or a generated one.",
-        "schema": {"type": "string"},
-    },
-    "X-Content-Type-Options": {"description": "`nosniff`.", "schema": {"type": "string"}},
-    "X-Frame-Options": {"description": "`DENY`.", "schema": {"type": "string"}},
-}
 
 
 def described(operation: Operation, settings: NodeSettings, schema_of: Mapping[str, Json]) -> Json:
@@ -144,7 +136,7 @@ def _body(operation: Operation, settings: NodeSettings) -> Json:
 
 
 def _answer(answer: Answer, body: object, schema_of: Mapping[str, Json]) -> Json:
-    made: Json = {"description": answer.text, "headers": _headers(answer.headers) | _USUAL_HEADERS}
+    made: Json = {"description": answer.text} | _headers(answer.headers)
     if body is not None:
         content: Json = {"schema": schema_of[repr(body)]}
         if answer.example is not None:
@@ -208,9 +200,11 @@ def _parameter(parameter: Parameter, settings: NodeSettings) -> Json:
 
 
 def _headers(texts: Mapping[str, str]) -> Json:
-    return {
+    """Return the key with the headers of an answer; those of every answer are in the preface."""
+    told = {
         name: {"description": text, "schema": {"type": "string"}} for name, text in texts.items()
     }
+    return {"headers": told} if told else {}
 
 
 def _error(errors: Sequence[ApiError]) -> Json:
@@ -230,7 +224,7 @@ def _error(errors: Sequence[ApiError]) -> Json:
     headers = {name: _HEADERS[name] for error in errors for name in error.headers}
     return {
         "description": ", ".join(f"`{code}`" for code in codes),
-        "headers": _headers(headers) | _USUAL_HEADERS,
+        **_headers(headers),
         "content": {JSON: {"schema": schema, "examples": examples}},
     }
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.declared.parameters import header
+from codeq_cluster.api.declared.wide import INT64, Int64
 from codeq_cluster.api.http.answer import HEADERS, HttpAnswer, reply
 from codeq_cluster.api.http.bodies import pieces
 from codeq_cluster.api.http.call import Call
@@ -64,7 +65,7 @@ class UploadView(Struct):
 
     name: str
     url: str
-    size: int
+    size: Int64
     etag: str
 
 
@@ -120,7 +121,8 @@ _REFUSED = (
             "X-CodeQ-Lease-Token",
             "The claim's `leaseToken`; a stale one is refused.",
             INVALID_TOKEN,
-            kind="integer",
+            type="integer",
+            **INT64,
         ),
     ),
     errors=(*UPLOAD_REFUSED, TASK_NOT_FOUND, *NOT_HELD, invalid_body(_UNREADABLE), STALLED),

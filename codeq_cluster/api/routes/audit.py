@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec import UNSET, Struct, UnsetType
 
 from codeq_cluster.api.declared.operations import Answer, Routes
+from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.routes.listing import PAGE, caller, listed
@@ -31,7 +32,7 @@ class AuditView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     action: str
     target: str
     detail: str = ""
-    index: int
+    index: Int64
 
 
 class AuditPage(Struct):

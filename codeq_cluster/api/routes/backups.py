@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from msgspec import UNSET, Struct, UnsetType
 
 from codeq_cluster.api.declared.operations import Answer, Routes
+from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, not_applied
@@ -39,7 +40,7 @@ class BackupView(Struct, rename="camel", kw_only=True):
     status: Stage
     shards: int
     shards_done: int
-    bytes: int
+    bytes: Int64
     tasks: int
     started_at: str
     ended_at: str | UnsetType = UNSET
@@ -58,7 +59,7 @@ class KeptBackup(Struct, rename="camel", kw_only=True):
     node: str | UnsetType = UNSET
     shards: int | UnsetType = UNSET
     tasks: int | UnsetType = UNSET
-    bytes: int | UnsetType = UNSET
+    bytes: Int64 | UnsetType = UNSET
     tenant: str | UnsetType = UNSET
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field
 from codeq_cluster.api.declared.operations import Answer, Routes
+from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request
@@ -72,7 +73,7 @@ class ClusterPeer(Struct, rename="camel"):
     id: str
     voter: bool
     connected: bool
-    match_index: int
+    match_index: Int64
 
 
 class ClusterShard(Struct, rename="camel", kw_only=True):
@@ -83,9 +84,9 @@ class ClusterShard(Struct, rename="camel", kw_only=True):
     preferred: str
     changing: bool
     level: int
-    term: int
-    commit_index: int
-    applied_index: int
+    term: Int64
+    commit_index: Int64
+    applied_index: Int64
     peers: list[ClusterPeer]
 
 
@@ -113,7 +114,7 @@ class RaftPeer(Struct, rename="camel"):
     id: str
     http_addr: str
     connected: bool
-    match_index: int
+    match_index: Int64
     away_since: str | UnsetType = UNSET
 
 
@@ -128,11 +129,11 @@ class RaftGroup(Struct, rename="camel"):
     leader_addr: str
     leader_http_addr: str = msgspec.field(name="leaderHTTPAddr")
     has_leader: bool
-    term: int
-    commit_index: int
-    applied_index: int
+    term: Int64
+    commit_index: Int64
+    applied_index: Int64
     digest: str
-    log_bytes: int
+    log_bytes: Int64
     durability: str
     log_sync: str
     aside: int

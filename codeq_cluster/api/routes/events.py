@@ -12,6 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
 from codeq_cluster.api.declared.parameters import header, query
+from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HEADERS, HttpAnswer, encode
 from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
@@ -76,7 +77,7 @@ class EventView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     tags: dict[str, str] | UnsetType = UNSET
     progress: ProgressView | UnsetType = UNSET
     shard: int
-    index: int
+    index: Int64
 
 
 class EventPage(Struct):

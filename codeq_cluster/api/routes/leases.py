@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field, whole
 from codeq_cluster.api.declared.operations import Answer, Routes
+from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection, invalid_body
@@ -43,7 +44,7 @@ class HeldLeaseBody(Body):
     """One lease of a batch."""
 
     id: str | None = field("Id of the task.", required=True)
-    token: int | None = LEASE_TOKEN_FIELD
+    token: Int64 | None = LEASE_TOKEN_FIELD
     extend_seconds: int | None = field(
         "Time from now to the new end of the lease; {node.lifecycle.default_lease_seconds} for 0 "
         "or less.",

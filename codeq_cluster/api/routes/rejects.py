@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field
 from codeq_cluster.api.declared.operations import Answer, Routes
+from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import from_failure, from_rejection
@@ -33,7 +34,7 @@ class RejectBody(Body):
     reason: str | None = field(
         f"The error of the dead letter; the first {REASON_CHARS_MAX} characters, or REJECTED."
     )
-    lease_token: int | None = LEASE_TOKEN_FIELD
+    lease_token: Int64 | None = LEASE_TOKEN_FIELD
 
 
 _REJECT = Schema(RejectBody)

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Raw
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field, json_text
+from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
 from codeq_cluster.codec.levels import REPORTS_FROM
@@ -38,8 +39,8 @@ def _number(text: str) -> Any:
 class ProgressBody(Body):
     """How far the work is, in whatever the worker counts."""
 
-    done: int | None = _number("How much is done; 0 when absent.")
-    total: int | None = _number("How much there is; 0 when absent, for an unknown amount.")
+    done: Int64 | None = _number("How much is done; 0 when absent.")
+    total: Int64 | None = _number("How much there is; 0 when absent, for an unknown amount.")
     note: str | None = field(f"For people, at most {NOTE_BYTES_MAX} bytes.", refused=(INVALID,))
 
 

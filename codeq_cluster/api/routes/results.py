@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from codeq_cluster.api.declared.bodies import Body, Refusal, Schema, field, json_text, whole
 from codeq_cluster.api.declared.operations import Answer, Routes
+from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import (
@@ -156,7 +157,7 @@ class ResultBody(Body):
         each=_ARTIFACT,
         maxItems=ARTIFACTS_MAX,
     )
-    lease_token: int | None = LEASE_TOKEN_FIELD
+    lease_token: Int64 | None = LEASE_TOKEN_FIELD
     next: list[Raw] | None = next_field()
     task_id: str | None = field("Id of the task; only the batch route uses it, and requires it.")
 

@@ -10,6 +10,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms
+from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.refusals import body_too_large, too_many
@@ -207,7 +208,7 @@ class SetBody(Body):
         all_or_none=True,
         refused=(too_many("schedules", SET_MAX), INVALID_SCHEDULE),
     )
-    revision: int | None = field(
+    revision: Int64 | None = field(
         "Of the set; a lower one than that which stands is refused.", ge=0, default=0
     )
     dry_run: bool | None = field("Change nothing, and say what would change.", default=False)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.routes.task_views import NOON_MS, TASK_ID, show_handling
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.new_task import Create
@@ -102,7 +103,7 @@ class ScheduleView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     max_runs: int = 0
     pause_after_failures: int = 0
     owner: str = ""
-    revision: int = 0
+    revision: Int64 = 0
     note: str = ""
     version: int
     next: Sequence[InstantView]

@@ -13,6 +13,7 @@ from msgspec import Struct
 from codeq_cluster.api.declared.bodies import instant_ms
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.declared.parameters import query
+from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
@@ -83,7 +84,7 @@ class _Wanted(NamedTuple):
     """The set of an owner, as it is to be: its plans by their ids."""
 
     owner: str
-    revision: int
+    revision: Int64
     dry_run: bool
     schedules: dict[str, tuple[Plan, Timed]]
 

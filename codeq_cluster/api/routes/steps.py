@@ -8,6 +8,7 @@ from msgspec import Raw, Struct
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms, json_text
 from codeq_cluster.api.declared.operations import Answer, Routes
+from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
@@ -93,7 +94,7 @@ class StepBody(Body):
         "{node.lifecycle.default_lease_seconds} for 0 or less.",
         maximum=attrgetter("limits.lease_seconds_max"),
     )
-    lease_token: int | None = LEASE_TOKEN_FIELD
+    lease_token: Int64 | None = LEASE_TOKEN_FIELD
 
 
 class ParkBody(Body):
@@ -127,7 +128,7 @@ class ParkBody(Body):
         "If the wait is over already: as of a step.",
         maximum=attrgetter("limits.lease_seconds_max"),
     )
-    lease_token: int | None = LEASE_TOKEN_FIELD
+    lease_token: Int64 | None = LEASE_TOKEN_FIELD
 
 
 class SignalBody(Body):

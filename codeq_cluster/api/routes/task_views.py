@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import astuple, replace
 
 from codeq_cluster.api.declared.bodies import Schema, field
+from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.errors import from_failure
 from codeq_cluster.api.http.refusals import batch_too_large
 from codeq_cluster.api.routes.step_views import StepView
@@ -105,8 +106,8 @@ class InputView(Struct, rename="camel", omit_defaults=True, kw_only=True):
 class ProgressView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """How far a task is, by what its worker counts; a `total` of 0 is left out: it is unknown."""
 
-    done: int
-    total: int = 0
+    done: Int64
+    total: Int64 = 0
     note: str = ""
     at: str
 
@@ -154,7 +155,7 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     tenant_id: str = ""
     created_at: str
     updated_at: str
-    lease_token: int = 0
+    lease_token: Int64 = 0
     run_at: str = ""
     ready_at: str = ""
     expires_at: str = ""

@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from codeq_cluster.api.declared.bodies import Body, Schema, field, whole
 from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
 from codeq_cluster.api.declared.parameters import header
+from codeq_cluster.api.declared.wide import INT64, Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import (
@@ -70,7 +71,8 @@ LEASE_TOKEN = header(
     "X-CodeQ-Lease-Token",
     "The claim's `leaseToken`, if the body does not have it.",
     INVALID_TOKEN,
-    kind="integer",
+    type="integer",
+    **INT64,
 )
 # The task is not the caller's, or no longer.
 NOT_HELD = tuple(
@@ -142,7 +144,7 @@ class LeaseBody(Body):
         "its key. The queue's topic needs a `flow.perKey`.",
         enum=["key", None],
     )
-    lease_token: int | None = LEASE_TOKEN_FIELD
+    lease_token: Int64 | None = LEASE_TOKEN_FIELD
     progress: Raw = progress_field()
     checkpoint: Raw = checkpoint_field()
     log: list[str] | None = log_field()

@@ -45,6 +45,7 @@ from codeq_cluster.api.routes import (
     ops,
     queues,
     reads,
+    rejects,
     reports,
     results,
     revising,
@@ -86,7 +87,7 @@ SCHEMAS = {
 HANDLERS = (
     *(call, listing, refusals, revising),
     *(tasks, workers, reads, events, queues, keys),
-    *(artifacts, cancels, flows, follow_ups, lanes, leases, reports, results),
+    *(artifacts, cancels, flows, follow_ups, lanes, leases, rejects, reports, results),
     *(audit, backups, bulk, cluster, imports, membership),
     *(
         dead_letters,
@@ -132,6 +133,29 @@ def test_any_json_is_described_as_taken(body: str, field: str, value: object) ->
     jsonschema.validate(value, {key: schema[key] for key in schema if key != "default"})
 
     assert schema["description"].startswith("Any JSON but null: an object, an array, a text")
+
+
+@pytest.mark.parametrize(
+    "name", ["token", "leaseToken", "index", "term", "appliedIndex", "bytes", "logBytes", "size"]
+)
+def test_an_integer_that_may_need_64_bits_says_so(name: str) -> None:
+    """A generated program in a language with narrow integers reads it all the same."""
+    schemas = DOCUMENT["components"]["schemas"].values()
+    found = [own[name] for each in schemas if name in (own := each.get("properties", {}))]
+
+    assert found
+    kinds = [each.get("anyOf", [each])[0] for each in found]  # The other kind is null.
+    assert [("integer", "int64")] * len(kinds) == [(it["type"], it["format"]) for it in kinds]
+
+
+def test_no_answer_repeats_the_headers_of_every_answer() -> None:
+    """The preface says them: a generator would make a type of them for each status."""
+    answers = [each for *_, made in DESCRIBED.operations() for each in made["responses"].values()]
+    told = {name for each in answers for name in each.get("headers", {})}
+
+    assert "X-Request-Id" in DOCUMENT["info"]["description"]
+    assert {"Retry-After", "WWW-Authenticate"} <= told
+    assert "X-Request-Id" not in told
 
 
 def test_every_route_is_described_and_nothing_else() -> None:
