@@ -33,6 +33,7 @@ from jepsen_lite.history import (
     Run,
     Swept,
     Tally,
+    Told,
     Type,
 )
 from jepsen_lite.keys import BURST, OF_QUEUE, OWN, PER_SECOND
@@ -156,7 +157,12 @@ class Client(Asker):
                 return await self._about(f, args, node, token)
 
     async def _about(self, f: F, args: Args, node: str, token: str) -> Answer:
-        """Send a request about one task."""
+        """Send a request about one task, or about the events of all."""
+        if f is F.WATCH:
+            asked = f"command={args.command}&after={args.after}"
+            path = f"/events?{asked}&waitSeconds={args.wait_ms // 1000}"
+            answer, body = await self._send(node, path, token, wait_ms=args.wait_ms)
+            return _with(answer, _page, body)
         if f in OF_STEPS:
             path, said = request_of(f, args)
             answer, body = await self._send(node, path, token, said)
@@ -495,6 +501,14 @@ def _named(result: dict[str, Any]) -> tuple[Follow, ...]:
         Follow(task=each.get("id", ""), key=each.get("idempotencyKey", ""))
         for each in result.get("next", ())
     )
+
+
+def _page(body: Any) -> Out:
+    told = (
+        Told(task=each["taskId"], kind=each["kind"], shard=each["shard"], index=each["index"])
+        for each in body["events"]
+    )
+    return Out(told=tuple(told), cursor=body["cursor"])
 
 
 def _planned(plan: Plan, command: str) -> bytes:

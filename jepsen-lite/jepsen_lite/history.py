@@ -72,6 +72,7 @@ class F(StrEnum):
     RETURN = "return"
     HAND_IN = "hand-in"
     LAST = "last"
+    WATCH = "watch"
     SET_KEY = "set-key"
     PHASE = "phase"
     FAULT = "fault"
@@ -123,6 +124,19 @@ OF_GRACES = frozenset({F.OFFER, F.ACCEPT, F.BEAT, F.STOP, F.RETURN, F.HAND_IN, F
 
 # Creates of tasks that only a bulk job ends, the start of one, and a look at it.
 OF_BULK = frozenset({F.SOW, F.SWEEP, F.SWEPT})
+
+
+# The kinds of the events that tell of an end.
+ENDS = frozenset({"completed", "failed", "cancelled", "dead"})
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """An event of a task: which, of which entry of the log of its shard."""
+
+    task: str
+    kind: str
+    shard: int
+    index: int
 
 
 class Stepped(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -322,7 +336,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         deadline_ms: The broker must have answered by then, waits not counted.
         webhook: Whether the create named a webhook.
         final: Whether it is a read after everything came to rest.
-        name: Of a phase, of a kind of fault, of a step or of a signal.
+        name: Of a phase, of a kind of fault, of a step, of a signal or of a watcher.
         signal: What a wait waits for.
         nodes: The nodes that a fault strikes.
         on: Whether a fault begins; otherwise it ends.
@@ -337,6 +351,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         group: The name of a group.
         merging: Of a create with a unique key.
         tag: Of a list by tag, of a create for a bulk job, or of what that selects.
+        after: Of a page of events: the cursor of the one before; empty begins now.
     """
 
     content: str = ""
@@ -371,6 +386,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
     group: str = ""
     merging: Merging | None = None
     tag: str = ""
+    after: str = ""
     hold: bool = False
     paused: bool = False
 
@@ -419,6 +435,7 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
         made: Of a create with a unique key.
         steps, signals: Of an order.
         swept: Of a bulk job.
+        told, cursor: Of a page of events.
         until_ms: Of a heartbeat: the deadline of the task's cancel; 0 for none.
     """
 
@@ -454,6 +471,8 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
     signals: tuple[Sent, ...] = ()
     swept: Swept | None = None
     until_ms: int = 0
+    told: tuple[Told, ...] = ()
+    cursor: str = ""
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):

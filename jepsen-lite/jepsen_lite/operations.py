@@ -344,7 +344,7 @@ class _Grouping:
     def add(self, op: Op) -> None:
         others = OF_SCHEDULES | OF_GROUPS | OF_GRAPHS | OF_UNIQUES | OF_ORDERS
         others |= OF_BULK | OF_GRACES
-        if op.f in (F.CREATE, F.SET_KEY) or op.f in others:
+        if op.f in (F.CREATE, F.SET_KEY, F.WATCH) or op.f in others:
             return
         if op.f is F.CLAIM:
             if op.ok and op.out.task:

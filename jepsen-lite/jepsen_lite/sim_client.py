@@ -46,6 +46,7 @@ from jepsen_lite.sim_keys import SimKeys
 from jepsen_lite.sim_schedules import TENANT, SimSchedules
 from jepsen_lite.sim_steps import SimSteps, stepped
 from jepsen_lite.sim_uniques import SimUniques
+from jepsen_lite.sim_watching import SimWatching
 from jepsen_lite.step_calls import OF_STEPS
 from tests.simulator.brokers import AnswerLost, NotReached, SimBrokers
 
@@ -79,11 +80,14 @@ class SimClient(Asker):
             **dict.fromkeys(OF_UNIQUES, SimUniques(timeout_s=timeout_s)),
             **dict.fromkeys(OF_STEPS, SimSteps(timeout_s=timeout_s)),
         }
-        self._others: dict[F, SimSchedules | SimGroups | SimGraphs | SimKeys | SimBulk] = {
+        self._others: dict[
+            F, SimSchedules | SimGroups | SimGraphs | SimKeys | SimWatching | SimBulk
+        ] = {
             **dict.fromkeys(OF_SCHEDULES, SimSchedules(brokers, timeout_s=timeout_s)),
             **dict.fromkeys((*OF_GROUPS, F.LAST), SimGroups(brokers, timeout_s=timeout_s)),
             **dict.fromkeys((F.MAKE_GRAPH, F.DEPEND), SimGraphs(timeout_s=timeout_s)),
             F.SET_KEY: SimKeys(timeout_s=timeout_s),
+            F.WATCH: SimWatching(brokers, timeout_s=timeout_s),
             **dict.fromkeys(OF_BULK, SimBulk(timeout_s=timeout_s)),
         }
         self._gathered = Gathered(self._create_all) if gathers else None

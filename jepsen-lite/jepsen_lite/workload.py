@@ -24,6 +24,7 @@ from jepsen_lite.orders import Orders
 from jepsen_lite.pauses import Pauses
 from jepsen_lite.schedules import Schedules
 from jepsen_lite.uniques import Uniques
+from jepsen_lite.watching import Watching
 
 COMMAND = "work"
 # The broker's default, and so few that some tasks of a run use up their attempts.
@@ -80,6 +81,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         uniques: Creates with a unique key in a second.
         orders: Made in a second, and as many signals.
         bulk: Bulk jobs begun in a second, each about up to 180 tasks.
+        watchers: So many follow the events of its tasks.
         graces: Tasks made in a second, and as many cancels with a grace.
         command: Of its tasks; some have limits, see `keys`.
         keys: Every create has one of so many keys, of which one task is in progress at a time;
@@ -115,6 +117,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     orders: float = 0.0
     bulk: float = 0.0
     graces: float = 0.0
+    watchers: int = 0
     command: str = COMMAND
     keys: int = 0
     priorities: tuple[int, ...] = (0,)
@@ -379,6 +382,19 @@ WORKLOADS: dict[str, Mix] = {
         graces=3.0,
         shards_min=2,
     ),
+    "events": Mix(
+        says="watchers of everything a task can live through, who go on at another node each time",
+        proves=(*_ALWAYS, "G35"),
+        ok={"create": 150, "claim": 150, "result": 100, "cancel": 10, "watch": 100},
+        rate=15,
+        repeated=0.1,
+        attempts_max=ATTEMPTS_MAX,
+        lease_s=(1, 3),
+        ways=Ways(fail=1, late=1, beat=1, abandon=1, nack=1, vanish=0.5),
+        cancels=0.5,
+        watchers=3,
+        shards_min=2,
+    ),
     "recovery": Mix(
         says="a writer for every shard at every node, and how long it waits",
         proves=(*_ALWAYS, "G20"),
@@ -453,6 +469,7 @@ class Workload(Clients):
             (Orders, mix.orders),
             (Bulk, mix.bulk),
             (Graces, mix.graces),
+            (Watching, mix.watchers),
         )
         self._pauses = None
         if mix.keys:

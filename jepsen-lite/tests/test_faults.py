@@ -100,7 +100,7 @@ def test_the_design_s_twelve_workloads_are_there() -> None:
         *("total-queue", "lease", "idempotent", "order", "delay", "register", "heartbeats"),
         *("dead-letters", "webhooks", "membership", "recovery", "big-state", "follow-ups"),
         *("schedules", "lanes", "groups", "graphs", "steps", "unique", "limits"),
-        *("bulk", "graces"),
+        *("bulk", "graces", "events"),
     } <= set(WORKLOADS)
 
 

@@ -138,6 +138,16 @@ def test_a_cancel_with_a_grace_is_heard_and_ends_its_task() -> None:
     assert found["G36"].checked > 40
 
 
+def test_a_watcher_of_events_misses_none() -> None:
+    """It asks another node each time, while leaders die: G35."""
+    report = simulate(2, workload="events")
+    found = {each.guarantee: each for each in report.verdicts}
+
+    assert () == report.broken
+    assert found["G35"].valid is True
+    assert found["G35"].checked > 1000
+
+
 def test_a_group_has_one_completion_task_with_true_counts() -> None:
     """Members on every shard, of which some are lost and some die: G27, and the invariant."""
     report = simulate(_SEED, workload="groups")

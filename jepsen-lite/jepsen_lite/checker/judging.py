@@ -40,6 +40,7 @@ from jepsen_lite.checker.tags import lists_are_sets
 from jepsen_lite.checker.uniques import debounced, one_task_a_unique_key
 from jepsen_lite.checker.validity import CALM_P99_MS, Demands, shortcomings, starved
 from jepsen_lite.checker.verdict import Verdict, combined, judged, unknown
+from jepsen_lite.checker.watching import without_a_gap
 from jepsen_lite.checker.webhooks import told
 from jepsen_lite.operations import History
 
@@ -77,6 +78,7 @@ PROMISES = {
     "G32": "one live task a unique key, with the last acknowledged payload",
     "G33": "a debounce moves the start as it says, to its latest and no further",
     "G34": "a list by tag has exactly the tasks that have it",
+    "G35": "a watcher misses no event, whichever node it goes on at",
     "G36": "a cancel with a grace is heard, and nothing is accepted after the end it brings",
     "G37": "a recorded step is handed to every later delivery, and no other has its name",
     "G38": "a signal is read once or kept, and no wait ends without its cause",
@@ -144,6 +146,7 @@ def verdicts(history: History, *, calm_p99_ms: int = CALM_P99_MS) -> dict[str, V
         one_task_a_unique_key(history),
         debounced(history),
         lists_are_sets(history),
+        without_a_gap(history),
         heard_and_ended(history),
         recorded_once(history),
         woken_by_cause(history),
@@ -189,7 +192,32 @@ def _under_faults(history: History, found: dict[str, Verdict]) -> list[Verdict]:
     nodes = len(setup.args.nodes) if setup else 0
     struck = {fault.name for fault in history.faults if fault.applied}
     dark = any(f.name == "power" and nodes and f.applied >= nodes for f in history.faults)
-    numbers = (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 23, 25, 26, 27, 28, 29, 32, 34, 36, 37, 38, 39)
+    numbers = (
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        10,
+        15,
+        17,
+        23,
+        25,
+        26,
+        27,
+        28,
+        29,
+        32,
+        34,
+        35,
+        36,
+        37,
+        38,
+        39,
+    )
     safety = [found[f"G{n}"] for n in numbers]
     return [
         combined("G16", [found[name] for name in ("G1", "G4", "G8")], note="G1, G4, G8")
