@@ -155,6 +155,7 @@ class Depth(Struct, frozen=True, array_like=True):
     Attributes:
         oldest_ready_ms: Unix milliseconds; 0 if nothing is ready.
         oldest_held_ms: Since when the first task waits for its key; 0 if none does.
+        held_until_ms: Until when a worker holds the queue; 0 if none does.
     """
 
     queue: str
@@ -165,6 +166,7 @@ class Depth(Struct, frozen=True, array_like=True):
     oldest_ready_ms: int
     held: int = 0
     oldest_held_ms: int = 0
+    held_until_ms: int = 0
 
 
 class Shards(Protocol):

@@ -111,12 +111,14 @@ class QueueDepth(Struct, frozen=True):
     Attributes:
         oldest_ready_ms: When its longest-waiting ready task became ready; 0 if there is none.
         oldest_held_ms: Since when a task waits for its key; 0 if none does.
+        held_until_ms: Until when a worker holds the queue; 0 if none does.
     """
 
     command: str
     counters: Counters
     oldest_ready_ms: int
     oldest_held_ms: int = 0
+    held_until_ms: int = 0
 
 
 class PeerView(Struct, frozen=True, kw_only=True):

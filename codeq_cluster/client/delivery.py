@@ -43,7 +43,7 @@ _LEVELS: Final = {
 }
 # The result, or a task that follows it, is not allowed; the next worker's may be.
 _UNTAKEN: Final = frozenset({400, 403, 413})
-# There is no key that could be held, or not by this token, or not yet.
+# There is nothing that could be held, or not by this token, or not yet.
 _UNHELD: Final = frozenset({"nothing-to-hold", "event-type-not-allowed", "upgrade-under-way"})
 
 
@@ -134,7 +134,7 @@ class ClaimedDelivery:
             return await self._reported(outcome)
         except Refused as error:
             if isinstance(outcome, GivenBack) and outcome.hold and error.code in _UNHELD:
-                reason = f"{outcome.reason}; its key was not held: {error}"
+                reason = f"{outcome.reason}; its {outcome.hold} was not held: {error}"
                 return await self._report(replace(outcome, reason=reason, hold=""))
             if isinstance(outcome, Rejects) and error.code == "upgrade-under-way":
                 return await self._report(GivenBack(outcome.reason))

@@ -224,7 +224,7 @@ class Leases(Connection):
     ) -> bool:
         """Return a task after a delay (0: the broker's back-off); True if it died of it.
 
-        With `hold`, `"key"`, all tasks of its key wait so long.
+        With `hold`, `"key"` or `"queue"`, all tasks of its key or queue wait so long.
         """
         fields: dict[str, object] = {"reason": reason}
         if delay_s > 0:

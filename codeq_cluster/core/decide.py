@@ -10,7 +10,7 @@ An operation on a task carries a request; for a `Create` it is the task's id, fo
 upload. Under the same request a retry changes nothing and gets the same answer, as long as the task
 remembers the request:
 
-- an abandon, a nack, a hold of a key or a requeue: for `history_attempts_max` deliveries;
+- an abandon, a nack, a hold of a key or queue, or a requeue: for `history_attempts_max` deliveries;
 - a claim or a stage: for the lease;
 - the others: for the task's life.
 
@@ -39,8 +39,10 @@ from codeq_cluster.core import (
     finishing,
     firing,
     flowing,
+    gating,
     graphing,
     grouping,
+    key_rules,
     lanes,
     relaying,
     reporting,
@@ -52,7 +54,7 @@ from codeq_cluster.core import (
 )
 from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.cancelling import ask_cancel, cancel, cancel_change
-from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
+from codeq_cluster.core.changes import Change, Decision, TaskChange
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.claiming import claim
 from codeq_cluster.core.creating import create, create_keyed, create_tagged
@@ -61,7 +63,7 @@ from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.handling import NOTHING_SAID
 from codeq_cluster.core.holding import found, lease_until_ms, refusal_of
 from codeq_cluster.core.items import SetAside
-from codeq_cluster.core.lane import Flow, Lane, lane_id, lane_name, lane_of
+from codeq_cluster.core.lane import Flow, Lane
 from codeq_cluster.core.merging import create_unique
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
 from codeq_cluster.core.operations import (
@@ -73,6 +75,7 @@ from codeq_cluster.core.operations import (
     Finish,
     Heartbeat,
     HoldKey,
+    HoldQueue,
     Import,
     Nack,
     Operation,
@@ -246,7 +249,7 @@ def _nack(view: View, operation: Nack | Reject, rules: LifetimeRules) -> Decisio
     return _give_back(view, task, attempt, rules, death=death and (operation.reason or death))
 
 
-def _hold_key(view: View, operation: HoldKey, rules: LifetimeRules) -> Decision:
+def _hold(view: View, operation: HoldKey | HoldQueue, rules: LifetimeRules) -> Decision:
     nack = operation.nack
     assert nack.request
     task = found(view, nack)
@@ -261,27 +264,31 @@ def _hold_key(view: View, operation: HoldKey, rules: LifetimeRules) -> Decision:
     queue = task.command.lower()
     if operation.commands and queue not in map(str.lower, operation.commands):
         return Decision(Rejected(Rejection.EVENT_TYPE_NOT_ALLOWED))
-    lane = view.item(ItemKind.LANE, task.tenant, lane_id(queue, lane_name(lane_of(task))))
-    flow = view.item(ItemKind.FLOW, task.tenant, queue)
-    if not isinstance(lane, Lane) or not isinstance(flow, Flow) or flow.per_key is None:
-        return Decision(Rejected(Rejection.NOTHING_TO_HOLD))
+    of_queue = isinstance(operation, HoldQueue)
+    # It decides about others' tasks, so the broker's own bound holds for a topic's backoff, too.
+    delay_ms = min(_nack_delay_ms(view, task, nack, rules), rules.backoff_max_ms)
+    holds = (gating.held if of_queue else key_rules.held)(view, task, view.now_ms + delay_ms)
+    if holds is None:
+        return Decision(Rejected(Rejection.NOTHING_TO_HOLD, "queue" if of_queue else ""))
     attempt = attempt_of(
         task,
-        AttemptOutcome.KEY_HELD,
+        AttemptOutcome.QUEUE_HELD if of_queue else AttemptOutcome.KEY_HELD,
         now_ms=view.now_ms,
         error=nack.reason,
         request=nack.request,
-        delay_ms=_nack_delay_ms(view, task, nack, rules),
+        delay_ms=delay_ms,
     )
-    holds = replace(lane, held_until_ms=view.now_ms + attempt.delay_ms)
-    outcome = Returned(dead=False, delay_ms=attempt.delay_ms)
+    outcome = Returned(dead=False, delay_ms=delay_ms)
     if task.more is not None and task.more.cancelling is not None:
         outcome = _CANCELLED
         change = cancel_change(view, task, rules, request=nack.request, ended=attempt)
     else:
-        after = held_back(task, attempt, rules, seq=view.next_seq())
-        change = TaskChange(before=task, after=after)
-    return Decision(outcome, (change, ItemChange(before=lane, after=holds)))
+        seq = view.next_seq()
+        if of_queue:
+            first = view.first_ready(task.tenant, queue, task.priority)
+            seq = max(1, first - 1) if first else seq
+        change = TaskChange(before=task, after=held_back(task, attempt, rules, seq=seq))
+    return Decision(outcome, (change, holds))
 
 
 def _nack_delay_ms(view: View, task: Task, operation: Nack, rules: LifetimeRules) -> int:
@@ -382,7 +389,8 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     Abandon: _abandon,
     Nack: _nack,
     Reject: _nack,
-    HoldKey: _hold_key,
+    HoldKey: _hold,
+    HoldQueue: _hold,
     Submit: finishing.submit,
     Finish: finishing.finish,
     Cancel: cancel,

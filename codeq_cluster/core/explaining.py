@@ -27,6 +27,7 @@ class Reason(StrEnum):
     BECOMING_READY = "becoming-ready"
     EXPIRING = "expiring"
     QUEUE_PAUSED = "queue-paused"
+    QUEUE_HELD = "queue-held"
     CONSUMER_LIMIT = "consumer-limit"
     WAITING_FOR = "waiting-for"
     KEY_BUSY = "key-busy"
@@ -59,6 +60,7 @@ _WAITING = frozenset(
         Reason.BECOMING_READY,
         Reason.EXPIRING,
         Reason.QUEUE_PAUSED,
+        Reason.QUEUE_HELD,
         Reason.CONSUMER_LIMIT,
         Reason.WAITING_FOR,
         Reason.KEY_BUSY,
@@ -86,8 +88,10 @@ class Facts(Struct, frozen=True, kw_only=True):
         set_aside: The broker failed at it and waits for an admin.
         stopper: The dead letter that stops its key; empty if none does.
         key_paused: An admin has paused its key.
-        held_until_ms: Until when a worker has held its key; 0 if none has.
-        limited_until_ms: When its key has the tokens for its next task; 0 if it waits for none.
+        held_until_ms: Until when a worker has held its key, or its queue if it is ready; 0 if none
+            has.
+        limited_until_ms: When its key, or its queue if it is ready, has the tokens for its next
+            task; 0 if it waits for none.
         before: A task that takes a place of its key, or holds its unique key; empty if none does.
         throttled_until_ms: When that one lets go of the unique key at the latest; 0 for no bound.
         waits_for: What it depends on and still waits for.
@@ -160,6 +164,9 @@ def _ready(task: Task, facts: Facts) -> Explanation:
         return Explanation(Reason.EXPIRING, "its time to live is over; it is about to die")
     if policy.paused:
         return Explanation(Reason.QUEUE_PAUSED, "its queue is paused; resume it")
+    if facts.held_until_ms > facts.now_ms:
+        text = "a worker asked that nothing of its queue goes before then"
+        return Explanation(Reason.QUEUE_HELD, text, facts.held_until_ms)
     if 0 < policy.max_consumers <= facts.leased:
         text = f"{facts.leased} tasks of its queue are in progress, as many as its topic allows"
         return Explanation(Reason.CONSUMER_LIMIT, text)

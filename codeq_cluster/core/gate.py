@@ -50,17 +50,18 @@ def running_max(rule: PerQueue | None, consumers_max: int) -> int:
 
 
 class Gate(StoredItem, frozen=True, array_like=True, tag="gate", kw_only=True):
-    """What the rate of a queue has spent; it exists until those tokens are back.
+    """What the rate of a queue has spent, and until when a worker holds the queue.
 
-    A restore forgets it.
+    It exists until those tokens are back and the hold is over. A restore forgets it.
 
     Attributes:
         id: The queue.
         spent_us: The instant until which tokens are spent, in microseconds of the log's clock.
         opens_ms: When a token comes, while there is none; until then nothing is claimed. 0 while
-            the gate is open.
+            there is one.
         tokens: How many it had when it opened, at most the burst; so many claims may go at once.
         expires_ms: When it opens, or, while it is open, when all tokens are back.
+        held_until_ms: Until when a worker has asked that nothing of the queue goes; 0 if none has.
     """
 
     place = Place.ORIGIN
@@ -72,30 +73,44 @@ class Gate(StoredItem, frozen=True, array_like=True, tag="gate", kw_only=True):
     opens_ms: Instant = 0
     tokens: Number = 0
     expires_ms: Instant = 0
+    held_until_ms: Instant = 0
+
+    @property
+    def shut_until_ms(self) -> int:
+        """Return until when nothing is claimed; 0 while the gate is open."""
+        return max(self.opens_ms, self.held_until_ms)
 
     def shut(self, opens_ms: int) -> Gate:
         """Return it without a token until then."""
         return replace(self, opens_ms=opens_ms, tokens=0, expires_ms=opens_ms)
 
+    def held(self, until_ms: int) -> Gate:
+        """Return it shut until then, or longer if that was asked before or no token comes."""
+        after = replace(self, held_until_ms=max(self.held_until_ms, until_ms), tokens=0)
+        return replace(after, expires_ms=after.shut_until_ms)
+
     def spent(self, rate: Rate, cost: int, *, now_ms: int) -> Gate:
         """Return it after a claim; if that took the last token, it is shut."""
         spent_us = rate.spent_us(self.spent_us, cost, now_ms=now_ms)
-        after = replace(self, spent_us=spent_us, opens_ms=0, tokens=0)
+        after = replace(self, spent_us=spent_us, opens_ms=0, tokens=0, held_until_ms=0)
         next_ms = rate.free_ms(spent_us, 1)
         return after.shut(next_ms) if next_ms > now_ms else replace(after, expires_ms=after.back_ms)
 
     def opened(self, rate: Rate | None, *, now_ms: int) -> Gate | None:
-        """Return it once its instant has come, or its rule has changed; None if nothing is spent.
+        """Return it once its instant has come, or its rule has changed; None if nothing is left.
 
         Under a slower rule it may lack a token at once; the next claim finds that out. No more than
-        the rule's own burst stays spent of another rule's tokens.
+        the rule's own burst stays spent of another rule's tokens. A hold outlasts another rule.
         """
-        if rate is None or self.back_ms <= now_ms:
-            return None
-        spent_us = min(self.spent_us, rate.spent_us(0, rate.burst, now_ms=now_ms))
-        tokens = rate.tokens(spent_us, now_ms=now_ms)
-        after = replace(self, spent_us=spent_us, opens_ms=0, tokens=max(1, tokens))
-        return replace(after, expires_ms=after.back_ms)
+        after, tokens = replace(self, spent_us=0, opens_ms=0), 0
+        if rate is not None and self.back_ms > now_ms:
+            spent_us = min(self.spent_us, rate.spent_us(0, rate.burst, now_ms=now_ms))
+            tokens = max(1, rate.tokens(spent_us, now_ms=now_ms))
+            after = replace(after, spent_us=spent_us)
+        if self.held_until_ms > now_ms:
+            return replace(after, tokens=0, expires_ms=self.held_until_ms)
+        after = replace(after, tokens=tokens, held_until_ms=0, expires_ms=after.back_ms)
+        return after if tokens else None
 
     @property
     def back_ms(self) -> int:

@@ -21,18 +21,36 @@ def room(view: View, tenant: str, queue: str, wanted: int) -> int:
     if flow is None or flow.per_queue is None:
         return wanted
     gate = view.gates.get((tenant, queue))
-    if gate is not None and gate.opens_ms > view.now_ms:
+    if gate is not None and gate.shut_until_ms > view.now_ms:
         return 0
     most = flow.per_queue.max_running
     return max(0, min(wanted, most - view.leased(tenant, queue))) if most else wanted
 
 
 def changed(view: View, flow: Flow) -> Iterator[ItemChange]:
-    """Yield what opens a queue's gate because the rule of the queue changes."""
-    gate = view.gates.get((flow.tenant, flow.id))
+    """Yield what opens a queue's gate because the rule of the queue changes.
+
+    The end of the rule ends a hold, too.
+    """
+    gate, rule = view.gates.get((flow.tenant, flow.id)), flow.per_queue
     if gate is not None:
-        rate = flow.per_queue.rate if flow.per_queue is not None else None
-        yield ItemChange(before=gate, after=gate.opened(rate, now_ms=view.now_ms))
+        after = gate.opened(rule.rate, now_ms=view.now_ms) if rule is not None else None
+        yield ItemChange(before=gate, after=after)
+
+
+def held(view: View, task: Task, until_ms: int) -> ItemChange | None:
+    """Return the change by which nothing of a task's queue goes until then.
+
+    None if the queue has no limit of its own, or the task is from before it had one: then its log
+    does not decide about the queue.
+    """
+    place = task.tenant, task.command.lower()
+    flow = view.pins.get(place)
+    if flow is None or flow.per_queue is None or task.more is None or not task.more.pinned:
+        return None
+    before = view.gates.get(place)
+    gate = before or Gate(tenant=task.tenant, id=place[1], spent_us=0)
+    return ItemChange(before=before, after=gate.held(until_ms))
 
 
 def elapsed(view: View, gate: Gate) -> ItemChange:

@@ -1,15 +1,25 @@
-"""Key rules: what an admin says of one key, beside the rule of its queue's keys."""
+"""Key rules: what an admin or a worker says of one key, beside the rule of its queue's keys."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Decision, ItemChange
-from codeq_cluster.core.lane import KEY_RULES_MAX, KeyRule, Lane, SetKey, lane_id, lane_name
+from codeq_cluster.core.lane import (
+    KEY_RULES_MAX,
+    Flow,
+    KeyRule,
+    Lane,
+    SetKey,
+    lane_id,
+    lane_name,
+    lane_of,
+)
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.tally import KEY_RULES, count_of, moved
+from codeq_cluster.core.task import Task
 from codeq_cluster.core.view import View
 
 
@@ -42,6 +52,16 @@ def set_key(view: View, operation: SetKey, _: LifetimeRules) -> Decision:
     changes = ItemChange(before=found, after=rule), follows(view, rule)
     new = () if found is not None else (tallied(view, tenant, 1),)
     return Decision(Changed(1), (*changes, *new))
+
+
+def held(view: View, task: Task, until_ms: int) -> ItemChange | None:
+    """Return the change by which nothing of a task's key goes until then; None without a rule."""
+    queue = task.command.lower()
+    lane = view.item(ItemKind.LANE, task.tenant, lane_id(queue, lane_name(lane_of(task))))
+    flow = view.item(ItemKind.FLOW, task.tenant, queue)
+    if not isinstance(lane, Lane) or not isinstance(flow, Flow) or flow.per_key is None:
+        return None
+    return ItemChange(before=lane, after=replace(lane, held_until_ms=until_ms))
 
 
 def follows(view: View, rule: KeyRule, *, own: bool = True) -> ItemChange:

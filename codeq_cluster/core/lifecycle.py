@@ -27,6 +27,7 @@ from codeq_cluster.core.operations import (
     Finish,
     Heartbeat,
     HoldKey,
+    HoldQueue,
     Nack,
     Operation,
     Purge,
@@ -102,6 +103,10 @@ ARROWS = (
     Arrow(operation=Nack, before=State.LEASED, after=State.HELD, cause="nack at once, key busy"),
     Arrow(
         operation=HoldKey, before=State.LEASED, after=State.HELD, cause="nack that holds its key"
+    ),
+    Arrow(operation=HoldQueue, before=State.LEASED, after=State.READY, cause="queue held"),
+    Arrow(
+        operation=HoldQueue, before=State.LEASED, after=State.HELD, cause="queue held, key rests"
     ),
     Arrow(operation=Finish, before=None, after=State.HELD, cause="next of a result, key busy"),
     Arrow(operation=TakeRelays, before=None, after=State.HELD, cause="relayed, key busy"),
@@ -216,7 +221,7 @@ ARROWS = (
     Arrow(operation=AskCancel, before=None, after=State.READY, cause="run or group goes on"),
     *(
         Arrow(operation=each, before=State.LEASED, after=State.FAILED, cause="end of a grace")
-        for each in (Abandon, Nack, Reject, HoldKey, Advance)
+        for each in (Abandon, Nack, Reject, HoldKey, HoldQueue, Advance)
     ),
     Arrow(operation=Purge, before=State.READY, after=State.FAILED, cause="purge"),
     Arrow(operation=Purge, before=State.DELAYED, after=State.FAILED, cause="purge"),

@@ -98,6 +98,13 @@ class HoldKey(Struct, frozen=True, array_like=True, tag="hold_key", kw_only=True
     commands: tuple[str, ...] = ()
 
 
+class HoldQueue(Struct, frozen=True, array_like=True, tag="hold_queue", kw_only=True):
+    """As `HoldKey`, for all tasks of a queue with a limit of its own."""
+
+    nack: Nack
+    commands: tuple[str, ...] = ()
+
+
 class Submit(Struct, frozen=True, array_like=True, tag="submit", kw_only=True):
     """End a leased task with a result: status COMPLETED or FAILED.
 
@@ -452,6 +459,7 @@ Operation = (
     | Nack
     | Reject
     | HoldKey
+    | HoldQueue
     | Submit
     | Finish
     | Cancel

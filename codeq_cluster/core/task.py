@@ -97,6 +97,7 @@ class AttemptOutcome(StrEnum):
     ABANDONED = "ABANDONED"
     NACKED = "NACKED"
     KEY_HELD = "KEY_HELD"
+    QUEUE_HELD = "QUEUE_HELD"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     CANCELLED = "CANCELLED"
     REQUEUED = "REQUEUED"  # No delivery: an operator revived the task; this keeps its error.

@@ -31,6 +31,9 @@ MAX_ATTEMPTS = "MAX_ATTEMPTS"
 MESSAGE_EXPIRED = "MESSAGE_EXPIRED"
 REJECTED = "REJECTED"
 
+# Of deliveries that do not count: their workers hold others with the task.
+HELD_BACK = frozenset((AttemptOutcome.KEY_HELD, AttemptOutcome.QUEUE_HELD))
+
 
 def leased(task: Task, claim: Claim, *, now_ms: int) -> Task:
     """READY → LEASED: one more delivery, under a token that no earlier lease of the task had."""
@@ -149,8 +152,8 @@ def undelivered(task: Task, *, seq: int, now_ms: int) -> Task:
 
 
 def held_back(task: Task, ended: Attempt, rules: LifetimeRules, *, seq: int) -> Task:
-    """LEASED → READY, for its key to hold: the delivery is remembered, and does not count."""
-    assert ended.outcome is AttemptOutcome.KEY_HELD
+    """LEASED → READY, held with its key or queue: the delivery is remembered, not counted."""
+    assert ended.outcome in HELD_BACK
     return replace(returned(task, ended, rules, seq=seq), attempts=task.attempts - 1)
 
 
@@ -345,7 +348,7 @@ def requeue_undone(task: Task, rules: LifetimeRules, policy: Policy, *, request:
     history = task.history[:-1]
     lives = [n for n, each in enumerate(history, 1) if each.outcome is AttemptOutcome.REQUEUED]
     life = history[max(lives, default=0) :]
-    counted = sum(each.outcome is not AttemptOutcome.KEY_HELD for each in life)
+    counted = sum(each.outcome not in HELD_BACK for each in life)
     result = _broker_result(task, revival.error, request=request, now_ms=revival.started_ms)
     buried = _terminal(task, State.DEAD, result, rules, policy, ended=None)
     assert buried.after is not None

@@ -76,6 +76,9 @@ class View(Protocol):
         The view must not change while the iterator is in use.
         """
 
+    def first_ready(self, tenant: str, queue: str, priority: int) -> int:
+        """Return the seq of the first ready task of a queue with this priority; 0 for none."""
+
     def item(self, kind: ItemKind, tenant: str, item_id: str) -> Item | None:
         """Return the item of this shard, or None."""
 

@@ -48,6 +48,10 @@ async def outlook(operator: Operator, queues: Sequence[Mapping[str, Any]]) -> Ou
             instants = (datetime.fromisoformat(each["at"]) for each in row["next"])
             due += [Upcoming(at, "schedule", row["id"]) for at in instants]
     for queue in queues:
+        if "heldUntil" in queue:
+            due.append(
+                Upcoming(datetime.fromisoformat(queue["heldUntil"]), "queue", queue["command"])
+            )
         if queue["held"]:
             due += await _of_keys(operator, queue["command"])
     return Outlook(sorted(due), made)

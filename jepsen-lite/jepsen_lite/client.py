@@ -404,7 +404,7 @@ def _change(f: F, args: Args) -> bytes:
         case F.NACK:
             fields["delaySeconds"] = args.delay_ms // 1000
             if args.hold:
-                fields["hold"] = "key"
+                fields["hold"] = "queue" if args.command in OF_QUEUE else "key"
         case F.RESULT | F.END if args.status == "COMPLETED":
             fields |= {"status": args.status, "result": msgspec.Raw(args.content.encode())}
         case F.RESULT | F.END:

@@ -327,7 +327,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         token: Lease token that was sent.
         shard: The shard of a keyed create; -1 if only the broker can tell.
         delay_ms: Of a create or a nack; the grace of a cancel.
-        hold: Of a nack: the whole key of the task waits so long.
+        hold: Of a nack: the whole key of the task waits so long, or its queue if that has limits.
         paused: Of a change of a key.
         ttl_ms: Of a create.
         lease_ms: Of a claim; the extension of a heartbeat.

@@ -33,7 +33,7 @@ OWN: Mapping[str, Limits] = {
 
 
 # By its command, what limits all tasks of a queue.
-OF_QUEUE: Mapping[str, Limits] = {"limited": Limits(running=2, per_second=8, burst=3)}
+OF_QUEUE: Mapping[str, Limits] = {"limited": Limits(running=2, per_second=4, burst=3)}
 
 
 def limits_of(key: str) -> Limits:

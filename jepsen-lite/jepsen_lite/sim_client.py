@@ -16,7 +16,7 @@ from codeq_cluster.core.dependencies import Input, shown_status
 from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.lane import Order, PerKey
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import PutTopic
+from codeq_cluster.core.operations import HoldKey, HoldQueue, PutTopic
 from codeq_cluster.core.outcomes import Created, Rejected, TopicStands
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.sharding import shard_of
@@ -309,7 +309,7 @@ async def _nack(broker: Broker, args: Args, worker: str, timeout_s: float) -> Ou
         delay_ms=min(args.delay_ms, NACK_S_MAX * 1000),
         reason="",
         token=args.token,
-        holds=() if args.hold else None,
+        holds=(HoldQueue if args.command in OF_QUEUE else HoldKey) if args.hold else None,
         timeout_s=timeout_s,
     )
     return Out(http=200, dead=_check(returned).dead)

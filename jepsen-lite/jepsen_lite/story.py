@@ -58,11 +58,12 @@ class Story:
         deadline_ms: int = 0,
         final: bool = False,
         lane: str = "",
+        command: str = "work",
     ) -> None:
         """Add a create that makes `task`; its payload is the task's name unless given."""
         args = Args(
             content=content or f"payload of {task}",
-            command="work",
+            command=command,
             idempotency_key=key,
             shard=shard if key else -1,
             priority=priority,
@@ -142,11 +143,15 @@ class Story:
         token: int = 1,
         nack_s: float | None = None,
         hold: bool = False,
+        queue: str = "",
         dead: bool = False,
         kind: Type = Type.OK,
     ) -> None:
-        """Add an abandon, or a nack with a delay, which may hold the key."""
-        args = Args(task=task, token=token, delay_ms=int((nack_s or 0) * 1000), hold=hold)
+        """Add an abandon, or a nack with a delay, which may hold the key, or the queue named."""
+        delay_ms = int((nack_s or 0) * 1000)
+        args = Args(
+            task=task, token=token, delay_ms=delay_ms, hold=hold or bool(queue), command=queue
+        )
         self.op(F.ABANDON if nack_s is None else F.NACK, at, kind, args, Out(dead=dead))
 
     def set_key(self, key: str, at: At, kind: Type = Type.OK, *, paused: bool = False) -> None:

@@ -351,16 +351,16 @@ WORKLOADS: dict[str, Mix] = {
     ),
     "limits": Mix(
         says="tasks of a queue that may have a few in progress and has a rate, on one shard; "
-        "workers that lose them",
+        "workers that lose them or hold the queue",
         proves=(*_ALWAYS, "G5", "G28", "G30"),
-        ok={"create": 150, "claim": 150, "result": 80, "nack": 10},
-        rate=6,
+        ok={"create": 100, "claim": 80, "result": 50, "nack": 5},
+        rate=5,
         workers=16,
         repeated=0.2,
         command="limited",
         lease_s=(2, 3),
         attempts_max=(200,),
-        ways=Ways(complete=8, fail=1, late=1, beat=1, abandon=1, nack=0.5, vanish=0.5),
+        ways=Ways(complete=8, fail=1, late=1, beat=1, abandon=1, nack=0.5, vanish=0.5, hold=1),
         cancels=0.2,
         shards_min=2,
     ),
@@ -778,7 +778,7 @@ class Workload(Clients):
         tries: int = 1,
     ) -> Answer:
         args = Args(
-            command=self._mix.command if following else "",
+            command=self._mix.command if following or hold else "",
             next=following,
             task=task.task,
             token=task.token,

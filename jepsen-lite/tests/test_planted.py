@@ -792,6 +792,15 @@ def a_key_goes_on_while_a_worker_holds_it(story: Story, broken: bool) -> None:
 
 
 @planted("G30")
+def a_queue_goes_on_while_a_worker_holds_it(story: Story, broken: bool) -> None:
+    for task in "ab":
+        story.create(task, (0, 1), command="limited")
+    story.claim("a", (4, 5))
+    story.give_back("a", (6, 6.5), nack_s=2, queue="limited")
+    story.claim("b", (7, 7.5) if broken else (8, 9))
+
+
+@planted("G30")
 def a_key_goes_on_while_it_is_paused(story: Story, broken: bool) -> None:
     story.create("a", (0, 1), lane="k")
     story.set_key("k", (2, 3), paused=True)

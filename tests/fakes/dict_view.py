@@ -192,6 +192,10 @@ class DictView:
         ]
         return iter(sorted(found, key=lambda row: (-row[0], row[1])))
 
+    def first_ready(self, tenant: str, queue: str, priority: int) -> int:
+        """Return the seq of the first ready task of a queue with this priority; 0 for none."""
+        return next((seq for of, seq, _ in self.ready(tenant, queue) if of == priority), 0)
+
     def held(self, lane: Lane, *, priority: int = PRIORITY_MAX) -> Iterator[str]:
         """Yield the ids of the HELD tasks of a lane in order, from a priority downwards."""
         return iter([each.id for each in self._of(lane, State.HELD) if each.priority <= priority])

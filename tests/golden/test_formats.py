@@ -472,6 +472,7 @@ ITEMS: dict[str, Item] = {
         opens_ms=NOW_MS,
         tokens=2,
         expires_ms=NOW_MS,
+        held_until_ms=NOW_MS,
     ),
     "lane": Lane(
         tenant="acme",

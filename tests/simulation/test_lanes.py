@@ -13,12 +13,13 @@ from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import Caller, NewResult
 from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.lane import Lane, OwnRule, PerKey, lane_id, lane_name
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import PutTopic
+from codeq_cluster.core.operations import HoldKey, HoldQueue, PutTopic
 from codeq_cluster.core.outcomes import Claimed, Created, Returned, Submitted, TopicStands
-from codeq_cluster.core.sharding import home_shard, shard_of_lane
+from codeq_cluster.core.sharding import home_shard, shard_of_lane, shard_of_queue
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task
 from tests.simulator.brokers import SimBrokers
@@ -48,13 +49,15 @@ def asked(brokers: SimBrokers, node_id: str, ask: Callable[[Broker], Awaitable[_
     return work.result()
 
 
-def put_rule(brokers: SimBrokers, node_id: str, rule: PerKey | None) -> Topic:
-    """Give the queue a rule of its keys."""
+def put_rule(
+    brokers: SimBrokers, node_id: str, rule: PerKey | None, whole: PerQueue | None = None
+) -> Topic:
+    """Give the queue a rule of its keys, and one of its own."""
 
     async def put(broker: Broker) -> Topic:
         caller = Caller("", "ops", deadline_in(4))
         topic = PutTopic(tenant="", name="mail", by="ops")
-        stands = await broker.queue_policies.put_flow(caller, topic, rule, None)
+        stands = await broker.queue_policies.put_flow(caller, topic, rule, whole)
         assert isinstance(stands, TopicStands)
         return stands.topic
 
@@ -69,13 +72,13 @@ def created(brokers: SimBrokers, node_id: str, key: str) -> Task:
     return made.task
 
 
-def claimed(brokers: SimBrokers, node_id: str) -> list[str]:
+def claimed(brokers: SimBrokers, node_id: str, *, wait_s: float = 0) -> list[str]:
     """Claim what is ready; return the ids."""
     got = asked(
         brokers,
         node_id,
         lambda broker: broker.claim(
-            "", "ann", commands=("mail",), count=9, lease_ms=LEASE_MS, wait_s=0, timeout_s=4
+            "", "ann", commands=("mail",), count=9, lease_ms=LEASE_MS, wait_s=wait_s, timeout_s=4
         ),
     )
     assert isinstance(got, Claimed)
@@ -89,8 +92,10 @@ def ended(brokers: SimBrokers, node_id: str, task_id: str) -> None:
     assert isinstance(answer, Submitted)
 
 
-def held(brokers: SimBrokers, node_id: str, task_id: str) -> None:
-    """Give a task back, and hold its key."""
+def held(
+    brokers: SimBrokers, node_id: str, task_id: str, holds: type[HoldKey | HoldQueue] = HoldKey
+) -> None:
+    """Give a task back, and hold its key or queue."""
 
     async def hold(broker: Broker) -> object:
         return await broker.nack(
@@ -100,7 +105,7 @@ def held(brokers: SimBrokers, node_id: str, task_id: str) -> None:
             delay_ms=int(HOLD_S * 1000),
             reason="429",
             token=0,
-            holds=(),
+            holds=holds,
             timeout_s=4,
         )
 
@@ -201,6 +206,28 @@ def test_a_held_key_rests_over_the_deaths_of_its_leaders(brokers: SimBrokers) ->
     assert [] == none
     assert waited_s < HOLD_S <= took_s < 2 * HOLD_S
     assert [[first], [second], [third]] == done
+
+
+def test_a_held_queue_rests_over_the_deaths_of_its_leaders(brokers: SimBrokers) -> None:
+    """A claim that waits gets what is there as soon as the hold is over, whoever leads then."""
+    put_rule(brokers, "A", None, PerQueue(max_running=9))
+    first, second = (created(brokers, "A", key).id for key in ("ann", "bob"))
+    assert [first, second] == claimed(brokers, "B")
+    shard = shard_of_queue("", "mail", SHARDS)
+    begun_s = brokers.clock.now
+    held(brokers, "C", first, HoldQueue)
+    kill_leader(brokers, shard)
+    third = created(brokers, "A", "cid").id
+    ended(brokers, "A", second)
+    none = claimed(brokers, "B")
+    waited_s = brokers.clock.now - begun_s
+    done = claimed(brokers, "C", wait_s=2 * HOLD_S)
+    took_s = brokers.clock.now - begun_s
+    at_rest(brokers)
+
+    assert [] == none
+    assert waited_s < HOLD_S <= took_s < 2 * HOLD_S
+    assert [first, third] == done
 
 
 def test_the_rule_of_a_key_stands_over_the_deaths_of_its_leaders(brokers: SimBrokers) -> None:

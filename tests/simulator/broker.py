@@ -188,6 +188,13 @@ class SimBroker:
         self._settings = settings
         catalogue = Catalogue(self.states)
         waiters = Waiters(waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable)
+        catalogue.on_open(
+            lambda tenant, queue, most: waiters.work(
+                tenant,
+                queue,
+                catalogue.claimable(tenant, queue, min(most, catalogue.ready(tenant, queue))),
+            )
+        )
         self.link = SimLink(
             node_id,
             network,

@@ -235,6 +235,11 @@ def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiEr
         return _unique_conflict(rejected)
     if rejection is Rejection.NOT_FOUND:
         text = not_found
+    elif rejection is Rejection.NOTHING_TO_HOLD and rejected.limit == "queue":
+        text = (
+            "nothing to hold: only a queue with a limit of its own is on one shard; set "
+            "'flow.maxRunning' or 'flow.rate' of its topic, which count for tasks created after it"
+        )
     elif rejection is Rejection.UNKNOWN_DEPENDENCY:
         text = f"unknown dependency: {rejected.limit}"
     elif rejection is Rejection.INVALID_PRIORITY:

@@ -21,6 +21,7 @@ from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX
 from codeq_cluster.broker.values import QueueDepth
 from codeq_cluster.core import bounds
+from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.items import PAUSES_MAX
 from codeq_cluster.core.task import Counters
 from codeq_cluster.errors import TooMany
@@ -43,7 +44,10 @@ _PURGE = Schema(PurgeBody, unknown=unknown_name)
 
 
 class QueueView(Struct, rename="camel", kw_only=True):
-    """The depth of a queue; `paused` if nobody may claim from it."""
+    """The depth of a queue; `paused` if nobody may claim from it.
+
+    Nothing of it is handed out before `heldUntil`, if a worker has held it.
+    """
 
     command: str
     ready: int
@@ -54,6 +58,7 @@ class QueueView(Struct, rename="camel", kw_only=True):
     held: int = 0
     oldest_held_seconds: int = 0
     paused: bool | UnsetType = UNSET
+    held_until: str | UnsetType = UNSET
 
 
 class QueuePage(Struct):
@@ -205,6 +210,7 @@ def queue_view(depth: QueueDepth, *, now_ms: int, paused: bool = False) -> Queue
         held=counters.held,
         oldest_held_seconds=max(0, held_ms // 1000),
         paused=paused or UNSET,
+        held_until=rfc3339(depth.held_until_ms) if depth.held_until_ms > now_ms else UNSET,
     )
 
 

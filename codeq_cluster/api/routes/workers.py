@@ -50,6 +50,7 @@ from codeq_cluster.auth import Access
 from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core.bounds import COMMAND, REASON_CHARS_MAX, WORKER_NAME
 from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.operations import HoldKey, HoldQueue
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Returned
 from codeq_cluster.core.task import Task, shown_as
 from codeq_cluster.errors import UpgradeUnderWay
@@ -84,8 +85,9 @@ LEASE_TOKEN_FIELD = field(
     "the lease."
 )
 CLAIMING = (Scope.WORKER, "claim")
-_NOTHING_TO_HOLD = from_rejection(Rejected(Rejection.NOTHING_TO_HOLD))
-_HOLD = bad_request("invalid 'hold' (must be key)", "invalid-hold")
+_HOLDS: dict[str, type[HoldKey | HoldQueue]] = {"key": HoldKey, "queue": HoldQueue}
+_NO_HOLDS = [from_rejection(Rejected(Rejection.NOTHING_TO_HOLD, of)) for of in ("", "queue")]
+_HOLD = bad_request("invalid 'hold' (must be key or queue)", "invalid-hold")
 _HOLD_TOO_EARLY = from_failure(
     UpgradeUnderWay(f"'hold' needs formats of level {KEYS_FROM} on every shard")
 )
@@ -139,10 +141,10 @@ class LeaseBody(Body):
         f"Of a nack: why; the task's history keeps the first {REASON_CHARS_MAX} characters."
     )
     hold: str | None = field(
-        "Of a nack: `key` if nothing of the task's key is to be handed out before that delay is "
-        "over, by whichever worker. The delivery does not count then, and the task goes first of "
-        "its key. The queue's topic needs a `flow.perKey`.",
-        enum=["key", None],
+        "Of a nack: `key` or `queue` if nothing of the task's key or its queue is to be handed "
+        "out before that delay is over. The delivery does not count then, and the task goes first. "
+        "The queue's topic needs a `flow.perKey`; for `queue`, `flow.maxRunning` or `flow.rate`.",
+        enum=[*_HOLDS, None],
     )
     lease_token: Int64 | None = LEASE_TOKEN_FIELD
     progress: Raw = progress_field()
@@ -329,14 +331,11 @@ async def abandon(call: Call) -> HttpAnswer[AbandonedTask]:
     body=_LEASE,
     example={"delaySeconds": 30, "reason": "upstream is down"} | _TOKEN,
     parameters=(LEASE_TOKEN,),
-    errors=(*_LEASE_REFUSED, NOT_ALLOWED, _HOLD, _NOTHING_TO_HOLD, _HOLD_TOO_EARLY),
+    errors=(*_LEASE_REFUSED, NOT_ALLOWED, _HOLD, *_NO_HOLDS, _HOLD_TOO_EARLY),
     whole=True,
 )
 async def nack(call: Call) -> HttpAnswer[RefusedTask]:
-    """Return a task to its queue after a delay, the given one or the back-off's.
-
-    With `hold`, all tasks of its key wait so long.
-    """
+    """Return a task to its queue after a delay, the given one or the back-off's; see `hold`."""
     body = _LEASE.decode(call.text)
     delay_s = whole(body.delay_seconds, error=_INVALID)
     delay_s_max = call.services.settings.lifecycle.backoff_max_seconds
@@ -348,6 +347,7 @@ async def nack(call: Call) -> HttpAnswer[RefusedTask]:
         reason=(body.reason or "")[:REASON_CHARS_MAX],
         token=lease_token(call, body.lease_token),
         holds=_holds(call, body.hold),
+        commands=allowed_commands(call, None) if body.hold is not None else (),
         timeout_s=call.timeout_s,
     )
     if isinstance(outcome, Rejected):
@@ -355,15 +355,15 @@ async def nack(call: Call) -> HttpAnswer[RefusedTask]:
     return reply(RefusedTask(_went(outcome), delay_seconds=-(-outcome.delay_ms // 1000)))
 
 
-def _holds(call: Call, hold: str | None) -> tuple[str, ...] | None:
-    """Return the commands whose keys a nack may hold, none for every one; None for no hold."""
+def _holds(call: Call, hold: str | None) -> type[HoldKey | HoldQueue] | None:
+    """Return the operation of a nack that holds more than its task; None for no hold."""
     if hold is None:
         return None
-    if hold != "key":
+    if hold not in _HOLDS:
         raise _HOLD
     if call.services.broker.level() < KEYS_FROM:
         raise _HOLD_TOO_EARLY
-    return allowed_commands(call, None)
+    return _HOLDS[hold]
 
 
 async def _claimed(call: Call, body: ClaimBody, *, count: int) -> Claimed:

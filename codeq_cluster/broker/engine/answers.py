@@ -115,6 +115,7 @@ async def depths(state: EngineState, tenant: str, queue: str) -> list[Depth]:
     ]
     answered: list[Depth] = []
     for name, counters in found:
+        gate = state.view.gates.get((tenant, name))
         answered.append(
             Depth(
                 name,
@@ -125,6 +126,7 @@ async def depths(state: EngineState, tenant: str, queue: str) -> list[Depth]:
                 oldest_ready_ms(state.store, name, tenant) if counters.ready else 0,
                 counters.held,
                 oldest_held_ms(state.store, name, tenant) if counters.held else 0,
+                gate.held_until_ms if gate is not None else 0,
             )
         )
         if len(answered) % DEPTHS_AT_ONCE == 0:
@@ -360,7 +362,7 @@ def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
     )
     gate = state.view.gates.get((task.tenant, queue))
     if gate is not None:
-        facts = replace(facts, limited_until_ms=gate.opens_ms)
+        facts = replace(facts, held_until_ms=gate.held_until_ms, limited_until_ms=gate.opens_ms)
     unique = unique_of(task)
     if unique is not None and unique.role is Role.NEXT:
         row = state.replica.item(ItemKind.UNIQUE, task.tenant, scope_of(task))

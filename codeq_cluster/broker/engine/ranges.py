@@ -35,6 +35,16 @@ class Ranges(ABC):
         ids = self._ids(*keyspace.prefix_range(keyspace.item_prefix(kind, tenant)))
         return sum(1 for _ in islice(ids, most))
 
+    def first_ready(self, tenant: str, queue: str, priority: int) -> int:
+        """Return the seq of the first ready task of a queue with this priority; 0 for none."""
+        prefix = keyspace.pending_prefix(queue, tenant, priority)
+        start, end = keyspace.prefix_range(prefix)
+        while start < end:
+            keys, start = self._live(start, end, 1)
+            if keys:
+                return keyspace.pending_parts(keys[0])[1]
+        return 0
+
     def held(self, lane: Lane, *, priority: int = PRIORITY_MAX) -> Iterator[str]:
         """Yield the ids of the HELD tasks of a lane in order, from a priority downwards."""
         return self._ids(*lane_keys.held_range(lane, priority))

@@ -13,6 +13,7 @@ from codeq_cluster.core.holding import refusal_of
 from codeq_cluster.core.operations import Heartbeat
 from codeq_cluster.core.outcomes import Rejection
 from codeq_cluster.core.task import AttemptOutcome, State, Task, cancelling_of
+from codeq_cluster.core.transitions import HELD_BACK
 from codeq_cluster.errors import NotLeader, Overloaded
 
 WATCHED_MAX = 100_000  # Leases of one shard, about 200 bytes each.
@@ -22,7 +23,7 @@ _OWN = frozenset((
     AttemptOutcome.FAILED,
     AttemptOutcome.ABANDONED,
     AttemptOutcome.NACKED,
-    AttemptOutcome.KEY_HELD,
+    *HELD_BACK,
 ))  # fmt: skip
 
 

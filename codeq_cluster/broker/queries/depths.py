@@ -15,8 +15,9 @@ from codeq_cluster.broker.engine.answers import oldest_ready_ms
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.gate import Gate
 from codeq_cluster.core.items import Pause
-from codeq_cluster.core.sharding import home_shard
+from codeq_cluster.core.sharding import home_shard, shard_of_queue
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters
 from codeq_cluster.portions import in_portions
@@ -94,6 +95,13 @@ class LocalDepths:
         record = store.get(keyspace.item(ItemKind.PAUSE, tenant, queue))
         item = None if record is None else records.decode_item(record)
         return item if isinstance(item, Pause) else None
+
+    def held_until_ms(self, tenant: str, queue: str) -> int:
+        """Return until when a worker holds a queue, Unix milliseconds; 0 if none does."""
+        store = self._stores[shard_of_queue(tenant, queue, len(self._stores))]
+        record = store.get(keyspace.item(ItemKind.GATE, tenant, queue))
+        item = None if record is None else records.decode_item(record)
+        return item.held_until_ms if isinstance(item, Gate) else 0
 
     def dead_deliveries(self, tenant: str) -> int:
         """Return the number of dead deliveries, counted up to `DEAD_MAX` a shard."""

@@ -87,6 +87,7 @@ class Queries:
                 ),
                 min(ages, default=0),
                 min(held, default=0),
+                max(before.held_until_ms, depth.held_until_ms),
             )
         return [sums[queue] for queue in sorted(sums)]
 

@@ -29,6 +29,7 @@ from codeq_cluster.core.operations import (
     Finish,
     Heartbeat,
     HoldKey,
+    HoldQueue,
     Nack,
     Submit,
 )
@@ -163,12 +164,13 @@ class Consumer:
         delay_ms: int,
         reason: str,
         token: int,
-        holds: tuple[str, ...] | None = None,
+        holds: type[HoldKey | HoldQueue] | None = None,
+        commands: tuple[str, ...] = (),
         timeout_s: float,
     ) -> Returned | Rejected:
         """Return a leased task to its queue after a delay; 0 ms means the backoff policy.
 
-        With `holds`, its key is held instead, if its command is one of those; none means any.
+        With `holds`, its key or queue is held, if its command is one of `commands`; none means any.
         """
         nack = Nack(
             request=new_request(),
@@ -180,7 +182,7 @@ class Consumer:
             token=token,
         )
         shard = shard_of(task_id, self._shards.count)
-        asked = nack if holds is None else HoldKey(nack=nack, commands=holds)
+        asked = nack if holds is None else holds(nack=nack, commands=commands)
         [outcome] = await self._shards.operate(shard, [asked], deadline=deadline_in(timeout_s))
         assert isinstance(outcome, Returned | Rejected)
         return outcome

@@ -159,6 +159,8 @@ async def _inspect(operator: Operator, options: argparse.Namespace) -> None:
     causes = await operator.death_causes(options.queue, by="kind")
     died = rows_of(causes.get("kinds"))
     table(tuple(_COLUMNS), [[queue.get(field, False) for field in _COLUMNS.values()]])
+    if "heldUntil" in queue:
+        note(f"a worker holds it: nothing of it is handed out before {queue['heldUntil']}")
     if died:
         print()
         rows = ((row.get("count"), row.get("kind")) for row in died)

@@ -51,6 +51,7 @@ class QueueDetail(Struct, rename="camel", kw_only=True):
     totals: Totals
     paused_by: str
     paused_at: str
+    held_until: str
     topic: TopicView | None
     defaults: Defaults
     polls: list[PollRow]
@@ -62,12 +63,14 @@ async def look(call: Call, sources: Sources) -> QueueDetail:
     rows = [row for row in await all_rows(tenant, sources) if row.command == queue]
     counters = (await depths(tenant, sources)).get(queue, Counters())
     pause = sources.depths.pause(tenant, queue)
+    held_ms = sources.depths.held_until_ms(tenant, queue)
     topic = sources.depths.policy(tenant, queue).topic
     return QueueDetail(
         queue=rows[0] if rows else queue_row(queue, counters),
         totals=totals_view(counters),
         paused_by=pause.by if pause is not None else "",
         paused_at=rfc3339(pause.since_ms) if pause is not None else "",
+        held_until=rfc3339(held_ms) if held_ms > call.services.now_ms() else "",
         topic=topic_view(topic) if topic is not None else None,
         defaults=msgspec.convert(call.services.settings.lifecycle, Defaults, from_attributes=True),
         polls=await _polls(tenant, queue, sources),

@@ -89,28 +89,38 @@ def within_its_rate(history: History) -> Verdict:
 
 
 def at_rest(history: History) -> Verdict:
-    """G30: no task of a key is claimed while a worker holds the key, or an admin has paused it."""
+    """G30: no task is claimed while a worker holds its key or queue, or an admin pauses the key."""
     found: list[Violation] = []
     checked = 0
-    for key, tasks in _by_key(history).items():
+    rests = [
+        (f"key {key}", tasks, [*_holds(history, tasks), *_pauses(history, key)])
+        for key, tasks in _by_key(history).items()
+    ]
+    rests += [
+        (f"queue {command}", tasks, [*_holds(history, tasks, queue=command)])
+        for command, tasks in _by_queue(history)
+    ]
+    for name, tasks, causes in rests:
         claims = _claims(tasks)
-        for cause, until_ns in (*_holds(history, tasks), *_pauses(history, key)):
+        for cause, until_ns in causes:
             checked += cause.ret_ns < until_ns
             for claim, task in claims:
                 if cause.ret_ns <= claim.call_ns and claim.ret_ns < until_ns:
                     how = "was held" if cause.f is F.NACK else "was paused"
-                    text = f"{task.id} was claimed while its key {key} {how}"
+                    text = f"{task.id} was claimed while its {name} {how}"
                     events = (*cause.events, *claim.events)
                     found.append(Violation(text=text, events=events, task=task.id))
                     break
     return judged("G30", found, checked=checked)
 
 
-def _holds(history: History, tasks: Sequence[TaskOps]) -> Iterator[tuple[Op, int]]:
-    """Yield each hold of a key, and until when it certainly lasted."""
+def _holds(
+    history: History, tasks: Sequence[TaskOps], *, queue: str = ""
+) -> Iterator[tuple[Op, int]]:
+    """Yield each hold of a queue, or of a key with `tasks`, and until when it certainly lasted."""
     for task in tasks:
         for op in task.releases:
-            if op.ok and op.args.hold:
+            if op.ok and op.args.hold and queue in ("", op.args.command):
                 yield op, op.call_ns + op.args.delay_ms * MS - history.clock_ns
 
 
@@ -137,9 +147,14 @@ def _limited(history: History) -> Iterator[tuple[str, Limits, list[TaskOps]]]:
     """Yield each key and queue that has limits, in words, with these and its tasks."""
     for key, tasks in _by_key(history).items():
         yield f"key {key}", limits_of(key), tasks
-    for command, limits in OF_QUEUE.items():
-        tasks = [task for task in history.tasks.values() if task.args.command == command]
-        yield f"queue {command}", limits, tasks
+    for command, tasks in _by_queue(history):
+        yield f"queue {command}", OF_QUEUE[command], tasks
+
+
+def _by_queue(history: History) -> Iterator[tuple[str, list[TaskOps]]]:
+    """Yield each queue that has limits, with its tasks."""
+    for command in OF_QUEUE:
+        yield command, [each for each in history.tasks.values() if each.args.command == command]
 
 
 def _by_key(history: History) -> dict[str, list[TaskOps]]:

@@ -29,6 +29,13 @@ async def test_a_viewer_sees_what_each_key_of_a_queue_waits_for(
     hold = {"hold": "key", "delaySeconds": 300}
     await client.done("POST", "n2", f"/tasks/{task['id']}/nack", WORKER, hold)
     await client.done("POST", "n3", "/tasks", "producer", {"command": "no-keys", "payload": {}})
+    whole = {"flow": {"maxRunning": 2}}
+    await client.done("PUT", "n1", "/admin/topics/held-whole", "admin", whole)
+    await client.done("POST", "n1", "/tasks", "producer", {"command": "held-whole", "payload": {}})
+    claim = {"commands": ["held-whole"], "waitSeconds": 5}
+    task = await client.done("POST", "n1", "/tasks/claim", WORKER, claim)
+    hold = {"hold": "queue", "delaySeconds": 300}
+    await client.done("POST", "n2", f"/tasks/{task['id']}/nack", WORKER, hold)
     for size, dark in ((WIDE, False), (NARROW, True)):
         async with browser.window(url_of(cluster), size=size, dark=dark, token="viewer") as window:
             asked: list[str] = []
@@ -44,6 +51,12 @@ async def test_a_viewer_sees_what_each_key_of_a_queue_waits_for(
             assert "paused" == await paused.locator(".tag").inner_text()
             assert [] == await window.faults_of_access()
             assert 0 == await window.too_wide()
+
+            await window.open("/queues/held-whole")
+            policy = window.page.get_by_role("region", name="Policy", exact=True)
+            await policy.get_by_text("by a worker: nothing of it goes").wait_for()
+
+            assert "held" == await window.page.locator("main .tag.warn").inner_text()
 
             asked.clear()
             await window.open("/queues/no-keys")

@@ -315,14 +315,15 @@ async def test_a_hold_of_nothing_is_refused_and_the_lease_stays(node: Client) ->
         answer = await by.post(f"tasks/{task['id']}/nack", body)
         return answer.status, answer.json["code"]
 
-    unknown = await refused(node, keyed, "queue")
+    unknown = await refused(node, keyed, "all")
+    limitless = await refused(node, keyed, "queue")
     keyless = await refused(node, task, "key")
     other = await refused(Client(node.port, "narrow-ender"), keyed, "key")
     for each in (task, keyed):
         await end(node, each)
 
     assert (400, "invalid-hold") == unknown
-    assert (409, "nothing-to-hold") == keyless
+    assert (409, "nothing-to-hold") == keyless == limitless
     assert (403, "event-type-not-allowed") == other
 
 

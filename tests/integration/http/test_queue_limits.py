@@ -119,6 +119,45 @@ async def test_claims_wait_for_the_tokens_of_the_queue(node: Client) -> None:
     assert 0.49 <= instants[3] - instants[2]
 
 
+async def test_a_worker_holds_the_queue_of_its_task(node: Client) -> None:
+    """Its API wants less: nobody gets a task of the queue before, and then it goes first."""
+    await put(node, "held", maxRunning=9)
+    first, second = [await node.create("held", maxAttempts=1) for _ in range(2)]
+    task = await node.claim("held")
+    held = {"hold": "queue", "delaySeconds": 2, "reason": "429", "leaseToken": task["leaseToken"]}
+    answer = await node.post(f"tasks/{first}/nack", held)
+    explained = [(await node.get(f"tasks/{each}/explain")).json for each in (first, second)]
+    shown = await node.depth("held")
+    none = await claim(node, "held")
+    waiting = [asyncio.ensure_future(claim(node, "held", waitSeconds=20)) for _ in range(2)]
+    again = [(await each).json for each in waiting]
+    for each in again:
+        await end(node, each)
+    after = await node.depth("held")
+
+    assert {"status": "requeued", "delaySeconds": 2} == answer.json
+    assert {"queue-held"} == {each["reason"] for each in explained}
+    assert {shown["heldUntil"]} == {each["until"] for each in explained}
+    assert 204 == none.status
+    assert {first, second} == {each["id"] for each in again}
+    history = (await node.get(f"tasks/{first}")).json["history"]
+    assert ("QUEUE_HELD", "429") == tuple(history[0][each] for each in ("outcome", "error"))
+    assert history[1]["startedAt"] >= shown["heldUntil"]
+    assert "heldUntil" not in after
+
+
+async def test_a_queue_without_a_limit_is_not_held(node: Client) -> None:
+    """The refusal says what to set; the task stays with its worker."""
+    await node.create("unheld")
+    task = await node.claim("unheld")
+    body = {"hold": "queue", "leaseToken": task["leaseToken"]}
+    refused = await node.post(f"tasks/{task['id']}/nack", body)
+    await end(node, task)
+
+    assert (409, "nothing-to-hold") == (refused.status, refused.json["code"])
+    assert "flow.maxRunning" in refused.json["error"]
+
+
 async def test_a_queue_in_use_gets_a_limit(node: Client) -> None:
     """Its tasks of before drain; what their keys made is found; new ones are on one shard."""
     home = shard_of_queue("", "in-use", SHARDS)

@@ -151,6 +151,7 @@ async def test_a_result_is_never_null(result: object, sent: object) -> None:
             {"reason": "429", "delaySeconds": 2, "hold": "key"},
             None,
         ),
+        (Retry(hold="queue"), "nack", {"reason": "", "hold": "queue"}, None),
         (Reject("no such cat"), "reject", {"reason": "no such cat"}, Ending.DEAD),
         (ValueError("odd"), "nack", {"reason": "ValueError: odd"}, None),
     ],

@@ -21,6 +21,7 @@ from codeq_cluster.core.dependencies import (
     Terms,
 )
 from codeq_cluster.core.durable import CLEARED_MAX, Park, RecordStep, SendSignal
+from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
 from codeq_cluster.core.lane import FlowRule, OnRetry, PerKey, SetFlow
@@ -35,6 +36,7 @@ from codeq_cluster.core.operations import (
     Finish,
     Heartbeat,
     HoldKey,
+    HoldQueue,
     Nack,
     Operation,
     Purge,
@@ -45,6 +47,7 @@ from codeq_cluster.core.operations import (
     UndoRequeue,
 )
 from codeq_cluster.core.progress import Progress
+from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.relays import Relayed, RelayedCancel, RelayedTask, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
@@ -125,6 +128,9 @@ def relayed(number: int, *, delay_ms: int) -> Relayed:
 
 # One task of a key at once: "t" waits for another, or another takes its place.
 ONE_AT_ONCE = SetFlow(FlowRule("acme", "render", 1, PerKey(on_retry=OnRetry.YIELD), 0))
+LIMITED = SetFlow(
+    FlowRule("acme", "render", 1, PerKey(rate=Rate(1)), 0, PerQueue(max_running=9), pinned=True)
+)
 OTHER, ANOTHER = created_keyed("o"), created_keyed("p")
 NACK_AT_ONCE = Nack(**HELD, request="n")
 NEXT_OF_KEY = Finish(
@@ -412,6 +418,9 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (created(), CLAIM, ASK_CANCEL, REJECT),
     (created(), CLAIM, ASK_CANCEL, MINUTE_MS),
     (ONE_AT_ONCE, created_keyed(), CLAIM, ASK_CANCEL, HoldKey(nack=NACK)),
+    (LIMITED, created(), CLAIM, ASK_CANCEL, HoldQueue(nack=NACK)),
+    (LIMITED, created(), CLAIM, HoldQueue(nack=NACK)),
+    (LIMITED, created_keyed(), CLAIM, HoldQueue(nack=NACK)),
     (GROUP, on_run(ASK_CANCEL)),
     (created(attempts=1), CLAIM, ABANDON, REQUEUE, CLAIM, NACK, DELETE),
     (created(attempts=1), CLAIM, MINUTE_MS, FOR_GOOD_MS),

@@ -9,7 +9,7 @@ import { path, post } from "../http.js";
 import { card, figure, head, waited } from "../parts.js";
 import { href, keep } from "../router.js";
 import { administers } from "../state.js";
-import { instant } from "../states.js";
+import { due, instant } from "../states.js";
 import { table } from "../table.js";
 import { failed, toast } from "../toast.js";
 import { keysOf } from "./keys.js";
@@ -118,11 +118,12 @@ export function openQueue({ query, follow }, name) {
     const fact = (term, text) => [h("dt", {}, term), h("dd", {}, text)];
     patch(policy,
       fact("Paused", view.pausedBy || row.paused ? [`by ${view.pausedBy || "somebody"}`, view.pausedAt && [", ", instant(view.pausedAt)]] : "no"),
+      view.heldUntil && fact("Held", ["by a worker: nothing of it goes, ", due(view.heldUntil)]),
       fact("Topic", topic ? h("a", { href: href("topics", topic.name) }, `${topic.name}, version ${topic.version}`) : [told("none: the broker's own policy"), administers() && [" ", h("a.small", { href: href("topics", queue) }, "make one")]]),
       inEffect(topic || {}, view.defaults).map(([term, [text, from]]) => fact(term, [text, " ", h("span.dim.small", {}, from)])),
       fact("Longest waiting", waited(row.oldestReadySeconds)));
     if ((topic && topic.flow) || row.held > 0) keys.show();
-    patch(state, row.paused && h("span.tag.warn", {}, "paused"));
+    patch(state, [row.paused && h("span.tag.warn", {}, "paused"), view.heldUntil && h("span.tag.warn", {}, "held")]);
     workers.draw(view.polls);
     patch(actions, drawn.range, administers() && [
       newTaskButton({ command: queue }),
