@@ -29,6 +29,7 @@ from codeq_cluster.core.items import (
     Topic,
     WebhookKey,
 )
+from codeq_cluster.core.lane import Flow
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters
 from codeq_cluster.errors import Overloaded
@@ -51,12 +52,22 @@ class ShardTally(Protocol):
         """Return the tenant's queues on the shard that have any tasks."""
 
 
+class ShardGates(Protocol):
+    """The gates of one shard's queues."""
+
+    gates: dict[tuple[str, str], Gate]
+
+
 class CountedShard(Protocol):
     """One shard on this node."""
 
     @property
     def replica(self) -> ShardTally:
         """Return the counts of its applied state."""
+
+    @property
+    def view(self) -> ShardGates:
+        """Return the gates of its queues, decided changes included."""
 
 
 class Catalogue:
@@ -157,7 +168,12 @@ class Catalogue:
         return False
 
     def claimable(self, tenant: str, queue: str, ready: int) -> int:
-        """Return how many of `ready` ready tasks of the queue may be claimed now."""
+        """Return how many of `ready` ready tasks of the queue may be claimed now.
+
+        None of a queue whose gate is shut, wherever it has ready tasks: its opening tells of them.
+        """
+        if self._is_shut(tenant, queue):
+            return 0
         return self.policy(tenant, queue).claimable(ready, partial(self._leased, tenant, queue))
 
     def counters(self) -> list[Mapping[tuple[str, str], Counters]]:
@@ -249,7 +265,7 @@ class Catalogue:
             if kind is ItemKind.GATE:
                 self._gate(tenant, item_id, value)
             elif kind is ItemKind.FLOW:
-                self._opened(tenant, item_id)  # Perhaps more may be in progress.
+                self._flow(tenant, item_id, value)
             elif value is not None:
                 if kind in _KNOWN:
                     self._take(key, value)
@@ -323,6 +339,27 @@ class Catalogue:
             counters = shard.replica.counters.get((queue, tenant))
             if counters is not None:
                 yield number, counters
+
+    def _is_shut(self, tenant: str, queue: str) -> bool:
+        """Return whether each shard with ready tasks of the queue hands out none of them now."""
+        shut = False
+        for shard in self._shards:
+            counters = shard.replica.counters.get((queue, tenant))
+            if counters is not None and counters.ready:
+                gate = shard.view.gates.get((tenant, queue))
+                if gate is None or not gate.shut_until_ms:
+                    return False
+                shut = True
+        return shut
+
+    def _flow(self, tenant: str, queue: str, value: bytes | None) -> None:
+        """Take in the rules of a queue: more may be in progress under new ones.
+
+        They are new while their walk over the keys has not begun; its steps let nobody else go.
+        """
+        flow = None if value is None else records.decode_item(value)
+        if isinstance(flow, Flow) and flow.expires_ms and not flow.walked:
+            self._opened(tenant, queue)
 
     def _gate(self, tenant: str, queue: str, value: bytes | None) -> None:
         """Take in the gate of a queue: one without tokens is shut, or was open before."""

@@ -260,8 +260,9 @@ class QueuePolicies:
 
     async def _key_shard(self, caller: Caller, queue: str, key: str) -> int:
         """Return the shard of a key's new tasks."""
-        topic = await self.topic(caller, queue)
-        if topic is not None and topic.pinned:
+        # A pin outlives its topic, so that one does not say.
+        flow = await self._item(caller, ItemKind.FLOW, queue)
+        if isinstance(flow, Flow) and flow.pinned:
             return shard_of_queue(caller.tenant, queue, self._shards.count)
         return shard_of_lane(caller.tenant, queue, key, self._shards.count)
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_queue
+from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_lane, shard_of_queue
 from tests.integration.http.client import Answer, Client, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -244,6 +244,23 @@ async def test_keys_and_the_queue_are_limited_at_once(node: Client) -> None:
     assert 204 == none.status
     assert (1, True) == (shown.json["held"], shown.json["own"]["paused"])
     assert (409, "keys-elsewhere") == (refused.status, refused.json["code"])
+
+
+async def test_a_key_of_a_limited_queue_keeps_its_rule_over_another_topic(node: Client) -> None:
+    """The queue stays on its shard without a topic, and so does what is said of its keys then."""
+    home = shard_of_queue("", "again", SHARDS)
+    keys = (f"k{number}" for number in range(99))
+    key = next(each for each in keys if shard_of_lane("", "again", each, SHARDS) != home)
+    await put(node, "again", maxRunning=3, perKey={})
+    gone = await node.send("DELETE", "admin/topics/again?deletionPolicy=Delete", b"")
+    own = await node.send("PUT", f"admin/queues/again/keys/{key}", b'{"paused": true}')
+    await put(node, "again", maxRunning=3, perKey={})
+    await node.create("again", key=key)
+    none = await claim(node, "again")
+    await node.post("admin/queues/again/purge")
+
+    assert (204, 200) == (gone.status, own.status)
+    assert 204 == none.status
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,13 @@ from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.requests.consumer import Consumer
 from codeq_cluster.broker.requests.uploads import Uploads
 from codeq_cluster.broker.waiters import Ticket, Waiters
-from codeq_cluster.core.operations import PauseQueue, PutTopic
-from codeq_cluster.core.outcomes import Claimed
+from codeq_cluster.core.gate import PerQueue
+from codeq_cluster.core.lane import PerKey
+from codeq_cluster.core.lanes import WALK_LANES_MAX
+from codeq_cluster.core.new_task import CreateKeyed
+from codeq_cluster.core.operations import Advance, PauseQueue, PutFlow, PutTopic
+from codeq_cluster.core.outcomes import Advanced, Claimed
+from codeq_cluster.core.rate import Rate
 
 from .conftest import Shard, claim, create, shards_of, submit
 
@@ -31,6 +36,7 @@ class Office:
     shard: Shard
     waiters: Waiters
     consumer: Consumer
+    catalogue: Catalogue
 
     def claiming(self, *commands: str) -> asyncio.Future[Claimed]:
         """Start to claim one task."""
@@ -58,7 +64,7 @@ def office(shard: Shard) -> Office:
     shards = shards_of(shard)
     background = Background()
     uploads = Uploads(shards, None, background, base="")
-    return Office(shard, waiters, Consumer(shards, waiters, background, uploads))
+    return Office(shard, waiters, Consumer(shards, waiters, background, uploads), catalogue)
 
 
 @pytest.fixture
@@ -120,6 +126,47 @@ async def test_a_place_that_is_free_again_wakes_one(
     await engine.operate([submit("t0")])
 
     assert 1 == waiting()
+
+
+async def test_a_shut_queue_wakes_nobody_until_its_token_comes(
+    office: Office, waiting: Callable[[], int]
+) -> None:
+    """Neither tasks that arrive, nor leases that end, give it a token."""
+    shard, catalogue = office.shard, office.catalogue
+    catalogue.on_open(
+        lambda tenant, queue, most: office.waiters.work(
+            tenant,
+            queue,
+            catalogue.claimable(tenant, queue, min(most, catalogue.ready(tenant, queue))),
+        )
+    )
+    rule = PerQueue(rate=Rate(1))
+    await shard.engine.operate(
+        [PutFlow(topic=_topic(0), per_key=None, shards=1, per_queue=rule), Advance(count=9)]
+    )
+    await shard.engine.operate([create("t0"), claim("c")])
+    await shard.engine.operate([create(f"t{number}") for number in range(1, 10)])
+    await shard.engine.operate([submit("t0")])
+    shut = waiting()
+    shard.clock.monotonic += 1000
+    await shard.engine.operate([Advance(count=9)])
+
+    assert (0, 1) == (shut, waiting())
+
+
+async def test_the_walk_of_a_rule_wakes_nobody(office: Office) -> None:
+    """The rule does, when it is put; each step over its keys changes nothing for the others."""
+    shard, opened = office.shard, list[object]()
+    keys = range(WALK_LANES_MAX + 1)
+    await shard.engine.operate([CreateKeyed(create(f"t{n}", key=f"k{n}")) for n in keys])
+    office.catalogue.on_open(lambda *queue: opened.append(queue))
+    put = PutFlow(topic=_topic(0), per_key=PerKey(), shards=1)
+    await shard.engine.operate([put])
+    by_rule = len(opened)
+    stepped = [await shard.engine.operate([Advance(count=9)]) for _ in range(3)]
+
+    assert [[Advanced(1)], [Advanced(1)], [Advanced(0)]] == stepped
+    assert 0 < by_rule == len(opened)
 
 
 async def test_a_claim_that_takes_of_another_queue_passes_its_call_on(office: Office) -> None:
