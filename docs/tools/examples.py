@@ -63,6 +63,7 @@ EXAMPLES: Mapping[str, Example] = {
     "workers_claim_batch": Example(body=f'{{"count":10,{_CLAIM}}}', task="ready"),
     "workers_heartbeat": Example(body='{"extendSeconds":60}', task="leased"),
     "workers_abandon": Example(task="leased"),
+    "workers_reject": Example(task="leased", body='{"reason":"no such customer: 42"}'),
     "workers_nack": Example(
         body='{"delaySeconds":30,"reason":"the bank is closed"}', task="leased"
     ),
