@@ -44,6 +44,7 @@ _MARKED = {
     "README.md": _README,
     "docs/start.md": _README,
     "docs/clients.md": (_CLIENTS, "test_every_command_of_the_page_is_run"),
+    "docs/other-languages.md": (_CLIENTS, "test_every_command_of_the_page_is_run"),
     "docs/http.md": _HTTP,
     # These commands are from the beginning of docs/http.md.
     "docs/tools/http-head.md": _HTTP,
