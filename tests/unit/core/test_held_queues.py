@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.explaining import Facts, Reason, explain
@@ -14,7 +16,7 @@ from codeq_cluster.core.outcomes import Outcome, Rejected, Rejection, Returned
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.task import AttemptOutcome, State
 
-from .shard import LEASE_MS, NOW_MS, RULES, create
+from .shard import LEASE_MS, NOW_MS, RULES, create, submit
 from .test_queue_limits import SLOW, TOKEN_MS, Limited
 
 HOLD_MS = 5_000
@@ -107,6 +109,49 @@ def test_a_rate_and_a_hold_both_count(hold_ms: int) -> None:
     assert (["a"] if hold_ms < TOKEN_MS else ["a", "c"]) == shard.take()
     assert shard.gate is not None
     assert 0 == shard.gate.held_until_ms
+
+
+@given(
+    rate=st.none() | st.builds(Rate, st.integers(1, 9), st.just(1), st.integers(1, 4)),
+    steps=st.lists(
+        st.tuples(st.integers(0, 900), st.integers(0, 3), st.sampled_from([0, 0, 1, 400, 2_000])),
+        max_size=25,
+    ),
+)
+def test_between_a_hold_and_its_end_nothing_goes_and_afterwards_all_that_may(
+    rate: Rate | None, steps: list[tuple[int, int, int]]
+) -> None:
+    """Whatever arrives, ends or is held again meanwhile; nothing is lost, and no attempt counts."""
+    shard = Held(PerQueue(max_running=3, rate=rate))
+    running: list[str] = []
+    until_ms = 0
+    for number, (span_ms, count, hold_ms) in enumerate(steps):
+        for each in range(count):
+            shard.create(f"{number}.{each}", max_attempts=1)
+        shard.wait(span_ms)
+        ready = shard.view.ready("acme", "render")
+        wanted = min(3 - len(running), len(list(ready)))
+        taken = shard.take()
+        running += taken
+        is_held = shard.view.now_ms < until_ms
+        assert not (is_held and taken)
+        assert is_held or rate is not None or wanted == len(taken)
+        if running and hold_ms:
+            shard.hold(running.pop(), ms=hold_ms)
+            until_ms = max(until_ms, shard.view.now_ms + hold_ms)
+        elif running:
+            token = shard.task(running[0]).lease_token
+            shard.ask(submit(id=running.pop(0), request=f"r{number}", token=token))
+    shard.view.now_ms = max(shard.view.now_ms, until_ms)
+    for _ in range(9 * len(steps)):
+        shard.wait(TOKEN_MS)
+        for each in (*running, *shard.take()):
+            token = shard.task(each).lease_token
+            shard.ask(submit(id=each, request=f"end {each}", token=token))
+        running = []
+
+    assert {State.DONE} >= {task.state for task in shard.view.tasks.values()}
+    assert {1} >= {task.attempts for task in shard.view.tasks.values()}
 
 
 def test_a_hold_lasts_at_most_as_long_as_any_backoff() -> None:
