@@ -34,6 +34,7 @@ ROUTES = Routes(__name__, __doc__, Access.TENANT)
 
 QUIET_S: Final = 15.0  # Then a stream says how far it is, which fails if the client is gone.
 STREAM_S_MAX: Final = 900.0  # Its client resumes, perhaps on a node with fewer streams.
+_BLOCKS: Final = 16  # Of one write, with at most 4 KiB each.
 _STREAM: Final = "text/event-stream"
 _LAST_SEEN: Final = "Last-Event-ID"
 
@@ -201,10 +202,18 @@ async def _stream(call: Call, reader: Reader) -> web.StreamResponse:
     )
     # Its client goes on elsewhere: a connection kept open would delay the stop of this node.
     response.force_close()
+    lives_s = call.identity.expires_s - call.services.now_ms() / 1000
+    ends_s = asyncio.get_running_loop().time() + min(STREAM_S_MAX, lives_s)
     with suppress(ConnectionError):  # The client is gone.
         await response.prepare(call.request)
         try:
-            await _feed(call, reader, response)
+            async with asyncio.timeout_at(ends_s):
+                await _feed(call, reader, response, ends_s)
+        except TimeoutError:
+            # What a slow client has not taken by the end of its token it shall not get.
+            transport = call.request.transport
+            if transport is not None and transport.get_write_buffer_size():
+                transport.abort()
         except CodeqError as ended:
             error = _error_of(ended)
             said = encode({"error": error.text, "code": error.code, "retryable": error.retryable})
@@ -212,10 +221,8 @@ async def _stream(call: Call, reader: Reader) -> web.StreamResponse:
     return response
 
 
-async def _feed(call: Call, reader: Reader, response: web.StreamResponse) -> None:
+async def _feed(call: Call, reader: Reader, response: web.StreamResponse, ends_s: float) -> None:
     loop = asyncio.get_running_loop()
-    lives_s = call.identity.expires_s - call.services.now_ms() / 1000
-    ends_s = loop.time() + min(STREAM_S_MAX, lives_s)
     # A client that loses the connection before the first event resumes here.
     await response.write(b"retry: 1000\nid: %b\n\n" % reader.cursor.encode())
     while (left_s := ends_s - loop.time()) > 0:
@@ -227,7 +234,9 @@ async def _feed(call: Call, reader: Reader, response: web.StreamResponse) -> Non
         # The last block has the cursor after all of them: whoever has seen less resumes before.
         blocks = [b"data: %b\n\n" % _shown(event) for event in found]
         blocks.append(b"id: %b\n%b" % (reader.cursor.encode(), blocks.pop() if blocks else b"\n"))
-        await response.write(b"".join(blocks))
+        # A client that does not read stops the writes: little waits for it in memory.
+        for first in range(0, len(blocks), _BLOCKS):
+            await response.write(b"".join(blocks[first : first + _BLOCKS]))
         await asyncio.sleep(0)  # A write that fits the socket does not wait.
         if not found and call.services.feed.isolated:
             return
