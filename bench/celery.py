@@ -1,0 +1,200 @@
+"""Celery: the same application on this broker, on Redis and on RabbitMQ.
+
+    python -m bench.celery [--systems ours redis rabbitmq] [--tasks 5000] [--rounds 3]
+
+One process sends all tasks, and then a worker of two processes runs them. Ours and RabbitMQ are
+three nodes, RabbitMQ with a quorum queue and confirmed publishes; Redis is one server that syncs
+its log once a second. A system is left out, with what installs it, if it is not there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+from bench.checkout import Checkout
+from bench.machine import cpu_seconds_exact, describe, scratch
+from bench.peers.rabbitmq_cluster import PROGRAMS as RABBITMQ
+from bench.peers.rabbitmq_cluster import RabbitCluster
+from bench.processes import listens, stop, wait_until
+from codeq_cluster.settings import environment
+from codeq_cluster.testing.ports import free_ports
+from tests.harness.servers import Server
+
+_ROOT = Path(__file__).parent.parent
+_APPLICATION = "bench.celery_application"
+_WORK_WITHIN_S = 600.0
+_POLL_S = 0.01
+_WARM = 10  # Work is measured after a tenth: the worker's start is none.
+
+
+class System(Protocol):
+    """A broker that can be started and stopped."""
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """Processes of the broker."""
+
+    @property
+    def url(self) -> str:
+        """The URL for Celery."""
+
+    def start(self) -> None:
+        """Start it, and return once it serves."""
+
+    def stop(self) -> None:
+        """Stop it."""
+
+
+class _Ours(Checkout):
+    @property
+    def url(self) -> str:
+        hosts = ",".join(url.removeprefix("http://") for url in self.urls)
+        return f"codeq://{self.producer_token}@{hosts}"
+
+
+class _Rabbit(RabbitCluster):
+    @property
+    def url(self) -> str:
+        """All nodes, between which a client of Celery chooses."""
+        return ";".join(f"{url}/" for url in self.urls)
+
+
+class _Redis:
+    """One Redis server, with an append-only file."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        (self._port,) = free_ports(1)
+        self._server = Server(directory / "log")
+
+    @property
+    def pids(self) -> Sequence[int]:
+        return [self._server.pid]
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self._port}/0"
+
+    def start(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True)
+        command = ["redis-server", "--bind", "127.0.0.1", "--port", str(self._port)]
+        command += ["--appendonly", "yes", "--save", "", "--dir", str(self._directory)]
+        self._server.start(command, environment(), cwd=self._directory)
+        wait_until(lambda: listens(self._port), [self._server])
+
+    def stop(self) -> None:
+        stop([self._server])
+
+
+_SYSTEMS: Mapping[str, Callable[[Path], System]] = {
+    "ours": lambda directory: _Ours(_ROOT, directory, shards=4),
+    "redis": _Redis,
+    "rabbitmq": _Rabbit,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what was measured: medians of the rounds."""
+    missing = _missing()
+    parser = argparse.ArgumentParser(prog="python -m bench.celery", description=__doc__)
+    parser.add_argument("--systems", nargs="+", choices=_SYSTEMS)
+    parser.add_argument("--tasks", type=int, default=5000, help="of each round, 10 or more")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args(arguments)
+    for name in options.systems or ():
+        if name in missing:
+            parser.error(f"{name}: {missing[name]}")
+    names = options.systems or [name for name in _SYSTEMS if name not in missing]
+    for name, reason in missing.items():
+        print(f"without {name}: {reason}", file=sys.stderr)
+    measured: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
+    with scratch(None) as directory:
+        print(describe(directory))
+        systems = {name: _SYSTEMS[name](directory / name) for name in names}
+        for turn in range(options.rounds):
+            for name, system in systems.items():
+                journal = directory / f"{name}-{turn}"
+                try:
+                    system.start()
+                    measured[name].append(_round(system, journal, options.tasks))
+                finally:
+                    system.stop()
+    print(f"{'':10}{'sent/s':>9}{'CPU ms':>9}{'run/s':>9}{'CPU ms':>9}")
+    for name, rounds in measured.items():
+        sent, sent_ms, ran, ran_ms = map(statistics.median, zip(*rounds, strict=True))
+        print(f"{name:10}{sent:>9,.0f}{sent_ms:>9.2f}{ran:>9,.0f}{ran_ms:>9.2f}", flush=True)
+    return 0
+
+
+def _missing() -> Mapping[str, str]:
+    """Return why a system cannot be measured here, by its name."""
+    found = {}
+    if shutil.which("redis-server") is None:
+        found["redis"] = "apt-get install redis-server"
+    elif find_spec("redis") is None:
+        found["redis"] = "pip install -e '.[bench]'"
+    if not RABBITMQ.exists():
+        found["rabbitmq"] = "apt-get install rabbitmq-server"
+    return found
+
+
+def _round(system: System, journal: Path, tasks: int) -> tuple[float, float, float, float]:
+    """Send and run tasks; return the rate and the broker's CPU in ms a task, of each."""
+    journal.touch()
+    variables = {**environment(), "CELERY_BROKER_URL": system.url}
+
+    def cpu_s() -> float:
+        return sum(map(cpu_seconds_exact, system.pids))
+
+    def program(*words: str) -> list[str]:
+        return [sys.executable, "-m", *words]
+
+    def send(count: int) -> float:
+        """Return the seconds that it took, without the start of the process."""
+        command = program(_APPLICATION, str(journal), str(count))
+        done = subprocess.run(
+            command, env=variables, cwd=_ROOT, check=True, stdout=subprocess.PIPE, text=True
+        )
+        return float(done.stdout)
+
+    send(1)  # Its queue exists from then on.
+    used_s = cpu_s()
+    took_s = send(tasks)
+    sent = _rates(tasks, took_s, cpu_s() - used_s)
+    worker = Server(journal.with_suffix(".log"))
+    command = ("celery", "-A", _APPLICATION, "worker", "-c", "2", "-l", "WARNING")
+    worker.start(program(*command), variables, cwd=_ROOT)
+    try:
+        warm = tasks // _WARM
+        _until_ran(journal, warm, worker)
+        began_s, used_s, ran = time.monotonic(), cpu_s(), journal.stat().st_size
+        _until_ran(journal, tasks, worker)
+        return *sent, *_rates(tasks - ran, time.monotonic() - began_s, cpu_s() - used_s)
+    finally:
+        stop([worker])
+
+
+def _rates(tasks: int, seconds: float, cpu_s: float) -> tuple[float, float]:
+    return tasks / seconds, 1000 * cpu_s / tasks
+
+
+def _until_ran(journal: Path, tasks: int, worker: Server) -> None:
+    until_s = time.monotonic() + _WORK_WITHIN_S
+    while journal.stat().st_size < tasks:
+        if not worker.running or time.monotonic() > until_s:
+            raise RuntimeError(f"the worker did not run {tasks} tasks:\n{worker.log_tail()}")
+        time.sleep(_POLL_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
