@@ -61,7 +61,7 @@ class Feed:
         ]
         self._watchers = 0
         self._generation = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # In the order of their coming.
         self._due: asyncio.TimerHandle | None = None
         self._reading = asyncio.Lock()
         self._asking = asyncio.Lock()
@@ -159,14 +159,14 @@ class Feed:
         if seen != self._generation:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
+        self._waiting[future] = None
         try:
             async with asyncio.timeout(timeout_s):
                 await future
         except TimeoutError:
             pass
         finally:
-            self._waiting.discard(future)
+            self._waiting.pop(future, None)
 
     @property
     def generation(self) -> int:
@@ -240,7 +240,7 @@ class Feed:
     def _tell(self) -> None:
         self._due = None
         self._generation += 1
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._waiting = self._waiting, {}
         for future in waiting:
             if not future.done():
                 future.set_result(None)
