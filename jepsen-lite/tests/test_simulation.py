@@ -140,7 +140,7 @@ def test_a_cancel_with_a_grace_is_heard_and_ends_its_task() -> None:
 
 def test_a_watcher_of_events_misses_none() -> None:
     """It asks another node each time, while leaders die: G35."""
-    report = simulate(2, workload="events")
+    report = simulate(5, workload="events")
     found = {each.guarantee: each for each in report.verdicts}
 
     assert () == report.broken
