@@ -36,8 +36,11 @@ GIVEN_BACK: tuple[Step, ...] = (
     ("POST", "/tasks/claim", WORKER, _claim),
     ("POST", "/tasks/{id}/heartbeat", WORKER, _says({})),
     ("POST", "/tasks/{id}/nack", WORKER, _says({"delaySeconds": 600})),
-    ("POST", "/tasks/{id}/reject", WORKER, _says({"reason": "never"})),
     ("POST", "/tasks/{id}/cancel", PRODUCER_TOKEN, _says({})),
+)
+REJECTED: tuple[Step, ...] = (
+    ("POST", "/tasks/claim", WORKER, _claim),
+    ("POST", "/tasks/{id}/reject", WORKER, _says({"reason": "never"})),
 )
 FINISHED: tuple[Step, ...] = (
     ("POST", "/tasks/claim", WORKER, _claim),
@@ -83,7 +86,7 @@ async def test_no_node_sends_a_caller_to_another(
     command = f"routed-{time.time_ns()}"
     for node in NODES * cluster.shards:
         said: list[ClientAnswer] = []
-        for steps in (GIVEN_BACK, FINISHED):
+        for steps in (GIVEN_BACK, REJECTED, FINISHED):
             made = await client.created(node, PRODUCER_TOKEN, command, payload=1)
             for method, path, token, body in steps:
                 at = path.format(id=made["id"], command=command)
