@@ -22,9 +22,11 @@ WITHIN_S = 50.0
 
 
 def environment(cluster: LocalCluster) -> dict[str, str]:
-    """Return an environment with the URL of all nodes."""
+    """Return an environment with the URL of all nodes, and without what other tests set there."""
     hosts = ",".join(url.removeprefix("http://") for url in cluster.urls.values())
-    return {**os.environ, "BROKER_URL": f"codeq://{BOTH_TOKEN}@{hosts}"}
+    mine = {**os.environ, "BROKER_URL": f"codeq://{BOTH_TOKEN}@{hosts}"}
+    mine.pop("DJANGO_SETTINGS_MODULE", None)  # Celery would load those settings.
+    return mine
 
 
 @asynccontextmanager

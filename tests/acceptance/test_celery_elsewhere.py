@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tarfile
@@ -82,7 +81,8 @@ async def test_celerys_own_tests_pass_while_leaders_are_killed(
     cluster: LocalCluster, celery: Path
 ) -> None:
     """Those of its integration that need no second server."""
-    url = environment(cluster)["BROKER_URL"]
+    mine = environment(cluster)
+    url = mine["BROKER_URL"]
     # As docs/celery.md says of the prefork pool.
     settings = {"worker_pool_putlocks": False}
     (celery / "integration-tests-config.json").write_text(json.dumps(settings))
@@ -90,7 +90,7 @@ async def test_celerys_own_tests_pass_while_leaders_are_killed(
         *(sys.executable, "-m", "pytest", "-v", "-p", "celery.contrib.pytest", "-p", "no:randomly"),
         *(f"t/integration/{each}" for each in SUITE),
         cwd=celery,
-        env={**os.environ, "TEST_BROKER": url, "TEST_BACKEND": url, "PYTHONUNBUFFERED": "1"},
+        env={**mine, "TEST_BROKER": url, "TEST_BACKEND": url, "PYTHONUNBUFFERED": "1"},
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
