@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar
 
-from jepsen_lite.asking import Answer, Asker, Process
-from jepsen_lite.history import Args, F
+from jepsen_lite.asking import Answer, Asker, Process, content_of
+from jepsen_lite.history import Args, F, Part, Type
 
 PAUSE_S = 0.2
 TRIES = 40
 LEASE_S = 2
+_ATTEMPTS_MAX = 500  # So many that no task dies.
 
 
 class Clients:
@@ -35,6 +38,26 @@ class Clients:
         except TimeoutError:
             return False
         return True
+
+    async def _all_ended(
+        self,
+        process: Process,
+        command: str,
+        worked_off: Callable[[], Awaitable[bool]],
+        *,
+        within_s: float,
+    ) -> Sequence[Part] | None:
+        """Work off a queue until all its tasks have ended; return them, or None if it is late."""
+        deadline = asyncio.get_running_loop().time() + within_s
+        while asyncio.get_running_loop().time() < deadline:
+            if await worked_off():
+                continue
+            look = Args(command=command)
+            answer = await self._client.unrecorded(process, F.PARTS, look, worker="")
+            if answer.type is Type.OK and all(each.ended for each in answer.out.parts):
+                return answer.out.parts
+            await asyncio.sleep(PAUSE_S)
+        return None
 
 
 class WorkedOff(Clients, ABC):
@@ -83,3 +106,44 @@ class WorkedOff(Clients, ABC):
 
     async def _asked(self, process: Process, f: F, args: Args, worker: str) -> Answer:
         return await self._client.unrecorded(process, f, args, worker=worker)
+
+
+class OfOneQueue(WorkedOff):
+    """Clients whose tasks are all of one queue, and none of which dies of its attempts.
+
+    Attributes:
+        queue: Its command.
+        offer: The operation that creates a task.
+        producers: How many clients create them.
+    """
+
+    queue: ClassVar[str]
+    offer: ClassVar[F]
+    producers: ClassVar[int]
+
+    def __init__(self, client: Asker, *, seed: int, rate: float) -> None:
+        super().__init__(client, seed=seed, rate=rate)
+        self._numbers = itertools.count()
+        self._ids: list[str] = []
+
+    async def _produce(self, process: Process) -> None:
+        """Create tasks until the stop, each once."""
+        rng = process.random
+        while not await self._paused(rng.uniform(0.5, 1.5) * self.producers / self._rate):
+            number = next(self._numbers)
+            args = Args(
+                command=self.queue,
+                content=content_of({self.queue: number}),
+                idempotency_key=f"{self.queue} {number}",
+                attempts_max=_ATTEMPTS_MAX,
+            )
+            answer = await self._client.retried(process, self.offer, args, tries=TRIES)
+            self._ids += [answer.out.task] if answer.type is Type.OK else []
+
+    async def _ended(self, process: Process, *, within_s: float) -> Sequence[Part] | None:
+        """Work off all tasks; return them, or None if some have not ended in time."""
+
+        async def work() -> bool:
+            return await self._worked_off(process, "worker-0", wait_s=0.0)
+
+        return await self._all_ended(process, self.queue, work, within_s=within_s)

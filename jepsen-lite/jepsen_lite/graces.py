@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 
 from msgspec.structs import replace
 
-from jepsen_lite.asking import Asker, Process, content_of
-from jepsen_lite.clients import LEASE_S, PAUSE_S, TRIES, WorkedOff
+from jepsen_lite.asking import Process, content_of
+from jepsen_lite.clients import LEASE_S, OfOneQueue
 from jepsen_lite.history import Args, F, Type
 
 GRACE_COMMAND = "graced"
-PRODUCERS = 2
 CANCELLERS = 2
 WORKERS = 6
-ATTEMPTS_MAX = 500  # So many that no task dies.
 GRACES_MS = (1000, 3000, 6000)
 BEATS = 12  # Of one delivery; then its worker hands in what it has.
 RECENT = 10  # As many tasks were made last as may be cancelled.
 
 
-class Graces(WorkedOff):
+class Graces(OfOneQueue):
     """The clients of a run's tasks that are cancelled with a grace."""
 
-    def __init__(self, client: Asker, *, seed: int, rate: float) -> None:
-        super().__init__(client, seed=seed, rate=rate)
-        self._numbers = itertools.count()
-        self._ids: list[str] = []
+    queue = GRACE_COMMAND
+    offer = F.OFFER
+    producers = 2
 
     async def run(self, stop: asyncio.Event) -> None:
         """Create and cancel until `stop` is set, and let workers go on beside."""
         self._stop = stop
         async with asyncio.TaskGroup() as clients:
-            for n in range(PRODUCERS):
-                clients.create_task(self._produce(n))
+            for n in range(self.producers):
+                clients.create_task(self._produce(Process(f"graced-producer-{n}", self._seed)))
             for n in range(CANCELLERS):
                 clients.create_task(self._cancel(n))
             for n in range(WORKERS):
@@ -43,15 +39,7 @@ class Graces(WorkedOff):
     async def end(self, *, within_s: float) -> bool:
         """Work off all tasks; return whether that succeeded."""
         process = Process("graced-drainer", self._seed)
-        deadline = asyncio.get_running_loop().time() + within_s
-        while asyncio.get_running_loop().time() < deadline:
-            if await self._worked_off(process, "worker-0", wait_s=0.0):
-                continue
-            answer = await self._asked(process, F.PARTS, Args(command=GRACE_COMMAND), "")
-            if answer.type is Type.OK and all(each.ended for each in answer.out.parts):
-                return True
-            await asyncio.sleep(PAUSE_S)
-        return False
+        return await self._ended(process, within_s=within_s) is not None
 
     async def read_all(self, *, silent_s: float) -> bool:
         """List all tasks at rest; return whether that was answered."""
@@ -59,19 +47,6 @@ class Graces(WorkedOff):
         args = Args(command=GRACE_COMMAND, final=True)
         tries = max(2, int(silent_s))
         return (await self._client.retried(process, F.LAST, args, tries=tries)).type is Type.OK
-
-    async def _produce(self, n: int) -> None:
-        process = Process(f"graced-producer-{n}", self._seed)
-        while not await self._paused(process.random.uniform(0.5, 1.5) * PRODUCERS / self._rate):
-            number = next(self._numbers)
-            args = Args(
-                command=GRACE_COMMAND,
-                content=content_of({"graced": number}),
-                idempotency_key=f"graced {number}",
-                attempts_max=ATTEMPTS_MAX,
-            )
-            answer = await self._client.retried(process, F.OFFER, args, tries=TRIES)
-            self._ids += [answer.out.task] if answer.type is Type.OK else []
 
     async def _cancel(self, n: int) -> None:
         process = Process(f"canceller-{n}", self._seed)

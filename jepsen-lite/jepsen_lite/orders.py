@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 
 from msgspec.structs import replace
 
-from jepsen_lite.asking import Asker, Process, content_of
-from jepsen_lite.clients import LEASE_S, PAUSE_S, TRIES, WorkedOff
+from jepsen_lite.asking import Process, content_of
+from jepsen_lite.clients import LEASE_S, TRIES, OfOneQueue
 from jepsen_lite.history import Args, F, Out, Type
 
 ORDER_COMMAND = "order"
-PRODUCERS = 3
 WORKERS = 6
-ATTEMPTS_MAX = 500  # So many that no task dies.
 SIGNALS = ("go", "stop")
 # What the function of an order does, one after the other: steps, and waits for a signal or time.
 COURSE = ("charge", "go", "pack", "nap", "send", "stop")
@@ -22,37 +19,30 @@ WAITS_MS = {"go": (1000, 2000), "nap": (1000,), "stop": (0, 1000, 2000)}
 RECENT = 30  # As many orders were made last as may get a signal.
 
 
-class Orders(WorkedOff):
+class Orders(OfOneQueue):
     """The clients of a run's orders."""
 
-    def __init__(self, client: Asker, *, seed: int, rate: float) -> None:
-        super().__init__(client, seed=seed, rate=rate)
-        self._numbers = itertools.count()
-        self._ids: list[str] = []
+    queue = ORDER_COMMAND
+    offer = F.ORDER
+    producers = 3
 
     async def run(self, stop: asyncio.Event) -> None:
         """Order and signal until `stop` is set, and let workers go on beside."""
         self._stop = stop
         async with asyncio.TaskGroup() as clients:
-            for n in range(PRODUCERS):
-                clients.create_task(self._produce(n))
+            for n in range(self.producers):
+                clients.create_task(self._produce(Process(f"orderer-{n}", self._seed)))
                 clients.create_task(self._signal(n))
             for n in range(WORKERS):
                 clients.create_task(self._work("order-worker", n, (0.0, 0.0, 0.1, 0.5, 3.0)))
 
     async def end(self, *, within_s: float) -> bool:
         """Work off all orders; return whether that succeeded."""
-        process = Process("order-drainer", self._seed)
-        deadline = asyncio.get_running_loop().time() + within_s
-        while asyncio.get_running_loop().time() < deadline:
-            if await self._worked_off(process, "worker-0", wait_s=0.0):
-                continue
-            answer = await self._asked(process, F.PARTS, Args(command=ORDER_COMMAND), "")
-            if answer.type is Type.OK and all(each.ended for each in answer.out.parts):
-                self._ids = [each.task for each in answer.out.parts]
-                return True
-            await asyncio.sleep(PAUSE_S)
-        return False
+        ended = await self._ended(Process("order-drainer", self._seed), within_s=within_s)
+        if ended is None:
+            return False
+        self._ids = [each.task for each in ended]
+        return True
 
     async def read_all(self, *, silent_s: float) -> bool:
         """Read the steps of every order at rest; return whether all were answered."""
@@ -65,23 +55,10 @@ class Orders(WorkedOff):
                 return False
         return True
 
-    async def _produce(self, n: int) -> None:
-        process = Process(f"orderer-{n}", self._seed)
-        while not await self._paused(process.random.uniform(0.5, 1.5) * PRODUCERS / self._rate):
-            number = next(self._numbers)
-            args = Args(
-                command=ORDER_COMMAND,
-                content=content_of({"order": number}),
-                idempotency_key=f"order {number}",
-                attempts_max=ATTEMPTS_MAX,
-            )
-            answer = await self._client.retried(process, F.ORDER, args, tries=TRIES)
-            self._ids += [answer.out.task] if answer.type is Type.OK else []
-
     async def _signal(self, n: int) -> None:
         process = Process(f"signaller-{n}", self._seed)
         rng = process.random
-        while not await self._paused(rng.uniform(0.5, 1.5) * PRODUCERS / self._rate):
+        while not await self._paused(rng.uniform(0.5, 1.5) * self.producers / self._rate):
             if not self._ids:
                 continue
             number = next(self._numbers)

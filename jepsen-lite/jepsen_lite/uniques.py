@@ -48,16 +48,12 @@ class Uniques(Clients):
     async def end(self, *, within_s: float) -> bool:
         """Work off all tasks; return whether that succeeded."""
         process = Process("unique-ender", self._seed)
-        deadline = asyncio.get_running_loop().time() + within_s
-        while asyncio.get_running_loop().time() < deadline:
-            if await self._worked_off(process, "worker-0"):
-                continue
-            look = Args(command=UNIQUE_COMMAND)
-            answer = await self._client.unrecorded(process, F.PARTS, look, worker="")
-            if answer.type is Type.OK and all(each.ended for each in answer.out.parts):
-                return True
-            await asyncio.sleep(PAUSE_S)
-        return False
+
+        async def work() -> bool:
+            return await self._worked_off(process, "worker-0")
+
+        ended = await self._all_ended(process, UNIQUE_COMMAND, work, within_s=within_s)
+        return ended is not None
 
     async def read_all(self, *, silent_s: float) -> bool:
         """List every task at rest; return whether that was answered."""
