@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.machine import cpu_seconds_exact, describe, scratch
+from bench.machine import describe, scratch
+from bench.processes import cpu_s
 from codeq_cluster.core.sharding import shard_of_key
 from tests.harness.client import RecordingClient
 from tests.harness.cluster import LocalCluster
@@ -154,7 +155,7 @@ async def _idle_ms(cluster: LocalCluster) -> float:
 
 
 def _cpu_ms(cluster: LocalCluster) -> float:
-    return 1000 * sum(cpu_seconds_exact(node.pid) for node in cluster.nodes.values())
+    return 1000 * cpu_s(cluster)
 
 
 def spread(values: Sequence[float]) -> str:

@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from bench.filled import data_bytes
-from bench.machine import cpu_seconds_exact, describe, scratch
+from bench.machine import describe, scratch
+from bench.processes import cpu_s
 from tests.harness.client import RecordingClient
 from tests.harness.cluster import LocalCluster
 from tests.harness.node_process import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
@@ -103,14 +104,10 @@ async def _parked(client: RecordingClient, node: str, command: str) -> None:
 async def _percent(cluster: LocalCluster) -> float:
     """Return the CPU of a node in percent of a core, the mean of the idle nodes."""
     await asyncio.sleep(_IDLE_S)
-    before, begun = _cpu_s(cluster), time.perf_counter()
+    before, begun = cpu_s(cluster), time.perf_counter()
     await asyncio.sleep(_IDLE_S)
-    spent_s = _cpu_s(cluster) - before
+    spent_s = cpu_s(cluster) - before
     return 100 * spent_s / (time.perf_counter() - begun) / len(cluster.urls)
-
-
-def _cpu_s(cluster: LocalCluster) -> float:
-    return sum(cpu_seconds_exact(node.pid) for node in cluster.nodes.values())
 
 
 def _bytes(cluster: LocalCluster) -> int:

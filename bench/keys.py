@@ -17,7 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.machine import cpu_seconds_exact, describe, scratch
+from bench.machine import describe, scratch
+from bench.processes import cpu_s
 from tests.harness.client import RecordingClient
 from tests.harness.cluster import LocalCluster
 from tests.harness.node_process import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
@@ -83,16 +84,16 @@ async def _life(
     cluster: LocalCluster, client: RecordingClient, nodes: Sequence[str], queue: str
 ) -> float:
     """Return the CPU of a task's life over all nodes, microseconds, without that of idle nodes."""
-    idle_before = _cpu_s(cluster)
+    idle_before = cpu_s(cluster)
     await asyncio.sleep(1)
-    idle_s = _cpu_s(cluster) - idle_before
-    before, begun = _cpu_s(cluster), time.perf_counter()
+    idle_s = cpu_s(cluster) - idle_before
+    before, begun = cpu_s(cluster), time.perf_counter()
     for n in range(_LIVES):
         node = nodes[n % len(nodes)]
         await _create(client, node, queue, n)
         await _claim_and_end(client, node, queue)
     took_s = time.perf_counter() - begun
-    return 1e6 * (_cpu_s(cluster) - before - idle_s * took_s) / _LIVES
+    return 1e6 * (cpu_s(cluster) - before - idle_s * took_s) / _LIVES
 
 
 async def _cycles(
@@ -136,10 +137,6 @@ async def _claim_and_end(client: RecordingClient, node: str, queue: str) -> bool
     ended = await client.call("POST", node, path, _WORKER, body)
     assert ended.status == 200, ended
     return True
-
-
-def _cpu_s(cluster: LocalCluster) -> float:
-    return sum(cpu_seconds_exact(node.pid) for node in cluster.nodes.values())
 
 
 if __name__ == "__main__":

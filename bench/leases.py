@@ -19,7 +19,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.machine import cpu_seconds_exact, describe, scratch
+from bench.machine import describe, scratch
+from bench.processes import cpu_s
 from tests.harness.client import ClientAnswer, RecordingClient
 from tests.harness.cluster import LocalCluster
 from tests.harness.node_process import PRODUCER_TOKEN, WORKER_TOKENS
@@ -76,19 +77,19 @@ async def _keep(options: argparse.Namespace, directory: Path) -> str:
         held = await _leased(client, nodes, options.leases)
         beat_s = options.lease / 3
         await asyncio.sleep(5)
-        before, begun = _cpu_s(cluster), time.perf_counter()
+        before, begun = cpu_s(cluster), time.perf_counter()
         await asyncio.sleep(beat_s)
-        idle = (_cpu_s(cluster) - before) / (time.perf_counter() - begun)
+        idle = (cpu_s(cluster) - before) / (time.perf_counter() - begun)
         body = {
             "leases": [{**each, "extendSeconds": options.lease} for each in held],
             "waitSeconds": min(20, int(beat_s) - _EARLY_S),
         }
-        before, begun = _cpu_s(cluster), time.perf_counter()
+        before, begun = cpu_s(cluster), time.perf_counter()
         for n in range(3):
             _, answer = await _beats(client, nodes[n], body)
             assert not any("code" in each for each in answer.body["leases"]), answer
             await asyncio.sleep(begun + (n + 1) * beat_s - time.perf_counter())
-        busy = (_cpu_s(cluster) - before) / (time.perf_counter() - begun)
+        busy = (cpu_s(cluster) - before) / (time.perf_counter() - begun)
         return (
             f"{options.leases} leases of {options.lease} s: {1000 * (busy - idle):.2f} ms of CPU a "
             f"second over all nodes, which use {1000 * idle:.2f} without them"
@@ -132,10 +133,6 @@ async def _running(directory: Path) -> AsyncIterator[tuple[LocalCluster, Recordi
         RecordingClient(cluster.urls) as client,
     ):
         yield cluster, client
-
-
-def _cpu_s(cluster: LocalCluster) -> float:
-    return sum(cpu_seconds_exact(node.pid) for node in cluster.nodes.values())
 
 
 if __name__ == "__main__":

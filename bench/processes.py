@@ -1,4 +1,4 @@
-"""Processes: wait until servers are ready to be measured, and stop them."""
+"""Processes: wait until servers are ready to be measured, count their CPU time, and stop them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from bench.machine import cpu_seconds_exact
+from tests.harness.cluster import LocalCluster
 from tests.harness.servers import Server
 
 READY_WITHIN_S = 60.0
 _STOP_WITHIN_S = 30.0
 _POLL_S = 0.02
+
+
+def cpu_s(cluster: LocalCluster) -> float:
+    """Return the CPU time that all nodes have used, in seconds."""
+    return sum(cpu_seconds_exact(node.pid) for node in cluster.nodes.values())
 
 
 def wait_until(

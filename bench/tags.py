@@ -18,7 +18,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.machine import cpu_seconds_exact, describe, scratch
+from bench.machine import describe, scratch
+from bench.processes import cpu_s
 from tests.harness.client import RecordingClient
 from tests.harness.cluster import LocalCluster
 from tests.harness.node_process import ADMIN_TOKEN, PRODUCER_TOKEN
@@ -83,10 +84,10 @@ async def _creates(
     cluster: LocalCluster, client: RecordingClient, nodes: Sequence[str], tags: dict[str, str]
 ) -> float:
     """Return the CPU of a create over all nodes, microseconds, without that of idle nodes."""
-    idle_before = _cpu_s(cluster)
+    idle_before = cpu_s(cluster)
     await asyncio.sleep(1)
-    idle_s = _cpu_s(cluster) - idle_before
-    before, begun = _cpu_s(cluster), time.perf_counter()
+    idle_s = cpu_s(cluster) - idle_before
+    before, begun = cpu_s(cluster), time.perf_counter()
     for n in range(_LIVES):
         body: dict[str, object] = {"command": "created", "payload": {"n": n}}
         if tags:
@@ -95,7 +96,7 @@ async def _creates(
         answer = await client.call("POST", node, "/tasks", PRODUCER_TOKEN, body)
         assert answer.status == 202, answer
     took_s = time.perf_counter() - begun
-    return 1e6 * (_cpu_s(cluster) - before - idle_s * took_s) / _LIVES
+    return 1e6 * (cpu_s(cluster) - before - idle_s * took_s) / _LIVES
 
 
 async def _fill(client: RecordingClient, nodes: Sequence[str], count: int) -> None:
@@ -127,10 +128,6 @@ async def _looks(
         times_ms.append(1000 * (time.perf_counter() - begun))
         assert answer.status == 200, answer
     return times_ms
-
-
-def _cpu_s(cluster: LocalCluster) -> float:
-    return sum(cpu_seconds_exact(node.pid) for node in cluster.nodes.values())
 
 
 if __name__ == "__main__":

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from codeq_cluster.api.http.errors import from_rejection
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.requests.bulk_jobs import Job
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.core.bulk import ActionKind, BulkAction
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.outcomes import Created, Rejected
 from codeq_cluster.core.selecting import Selection
-from codeq_cluster.errors import CodeqError
 from jepsen_lite.bulk import TAG_NAME
 from jepsen_lite.history import Args, F, Out, Swept
+from jepsen_lite.taken import taken
 
 TENANT = ""
 
@@ -35,9 +33,7 @@ class SimBulk:
                 select = Selection(tags=tags, queue=args.command)
                 action = BulkAction(kind=ActionKind.CANCEL)
                 job = await broker.bulk.start(caller, args.command, select, action)
-                if isinstance(job, Rejected):
-                    raise from_rejection(job)
-                return Out(http=202, swept=_swept(job))
+                return Out(http=202, swept=_swept(taken(job)))
             case _:
                 found = await broker.bulk.get(caller, args.command)
                 if found is None:
@@ -47,12 +43,7 @@ class SimBulk:
     async def _sow(self, broker: Broker, args: Args) -> Out:
         new = Create(command=args.command, payload=args.content, tags=((TAG_NAME, args.tag),))
         [made] = await broker.create(TENANT, (new,), timeout_s=self._timeout_s)
-        if isinstance(made, CodeqError):
-            raise made
-        if isinstance(made, Rejected):
-            raise from_rejection(made)
-        assert isinstance(made, Created)
-        return Out(http=202, task=made.task.id)
+        return Out(http=202, task=taken(made).task.id)
 
 
 def _swept(job: Job) -> Swept:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TypeVar
 
-from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection
+from codeq_cluster.api.http.errors import ApiError, from_failure
 from codeq_cluster.api.routes.task_views import task_view
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
@@ -48,9 +47,8 @@ from jepsen_lite.sim_steps import SimSteps, stepped
 from jepsen_lite.sim_uniques import SimUniques
 from jepsen_lite.sim_watching import SimWatching
 from jepsen_lite.step_calls import OF_STEPS
+from jepsen_lite.taken import taken
 from tests.simulator.brokers import AnswerLost, NotReached, SimBrokers
-
-_T = TypeVar("_T")
 
 PRODUCER = "producer"
 # As in the HTTP routes, a wait ends early, so that its answer arrives in time.
@@ -153,7 +151,7 @@ class SimClient(Asker):
             case F.RESULT | F.END | F.CLOSE | F.HAND_IN:
                 return await _submit(broker, args, worker, timeout_s)
             case F.HEARTBEAT | F.BEAT:
-                extended = _check(
+                extended = taken(
                     await broker.heartbeat(
                         TENANT,
                         worker,
@@ -171,12 +169,12 @@ class SimClient(Asker):
                 returned = await broker.abandon(
                     TENANT, worker, args.task, token=args.token, timeout_s=timeout_s
                 )
-                return Out(http=200, dead=_check(returned).dead)
+                return Out(http=200, dead=taken(returned).dead)
             case F.CANCEL | F.STOP:
                 cancelled = await broker.cancel(
                     TENANT, args.task, grace_ms=args.delay_ms, timeout_s=timeout_s
                 )
-                _check(cancelled)
+                taken(cancelled)
             case F.REQUEUE | F.REVIVE | F.BURY:
                 wanted = DeadLetterSelection(queue=args.command, ids=(args.task,))
                 operator = Caller(TENANT, "operator", deadline_in(timeout_s))
@@ -202,9 +200,7 @@ class SimClient(Asker):
             [created] = await self._create_all(broker, [new])
         else:
             created = await self._gathered.send(broker, new)
-        if isinstance(created, CodeqError):
-            raise created
-        made = _check(created)
+        made = taken(created)
         task_id = made.task.id
         return Out(
             http=202, task=task_id, shard=shard_of(task_id, self._shards), replayed=made.replay
@@ -278,9 +274,7 @@ async def _submit(broker: Broker, args: Args, worker: str, timeout_s: float) -> 
         next_digest=_digest(args.next) if args.next else "",
     )
     [submitted] = await broker.submit(TENANT, worker, (new,), timeout_s=timeout_s)
-    if isinstance(submitted, CodeqError):
-        raise submitted
-    return Out(http=200, next=_named(_check(submitted).result))
+    return Out(http=200, next=_named(taken(submitted).result))
 
 
 def _following(asked: Follow, command: str) -> Create:
@@ -312,18 +306,7 @@ async def _nack(broker: Broker, args: Args, worker: str, timeout_s: float) -> Ou
         holds=(HoldQueue if args.command in OF_QUEUE else HoldKey) if args.hold else None,
         timeout_s=timeout_s,
     )
-    return Out(http=200, dead=_check(returned).dead)
-
-
-def _check(answered: _T | Rejected) -> _T:
-    """Return the result.
-
-    Raises:
-        ApiError: It was refused.
-    """
-    if isinstance(answered, Rejected):
-        raise from_rejection(answered)
-    return answered
+    return Out(http=200, dead=taken(returned).dead)
 
 
 def _refused(error: ApiError) -> Answer:

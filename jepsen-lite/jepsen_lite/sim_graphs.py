@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from codeq_cluster.api.http.errors import from_rejection
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.requests.graphs import Asked, AskedNode
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.core.dependencies import OnDead, Otherwise, RunIf, Terms
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.outcomes import Rejected
 from jepsen_lite.graphs import ATTEMPTS_MAX, ref_of
 from jepsen_lite.history import Args, F, Follow, Need, Out
 from jepsen_lite.sim_groups import TENANT
+from jepsen_lite.taken import taken
 
 
 class SimGraphs:
@@ -43,14 +42,10 @@ class SimGraphs:
         ]
         if f is F.DEPEND:
             one = await broker.graphs.create_one(caller, nodes[0])
-            if isinstance(one, Rejected):
-                raise from_rejection(one)
-            return Out(http=202, next=(Follow(task=one.task.id),))
+            return Out(http=202, next=(Follow(task=taken(one).task.id),))
         digest = blake2b(repr(args.next).encode(), digest_size=16).hexdigest()
         stands = await broker.graphs.create(caller, nodes, key=key, digest=digest)
-        if isinstance(stands, Rejected):
-            raise from_rejection(stands)
-        return Out(http=202, next=tuple(Follow(task=each.id) for each in stands.tasks))
+        return Out(http=202, next=tuple(Follow(task=each.id) for each in taken(stands).tasks))
 
 
 def _asked(need: Need, places: dict[str, int]) -> Asked:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from codeq_cluster.api.http.errors import from_rejection
 from codeq_cluster.api.routes.task_views import task_view
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.requests.producer import fingerprint_of
@@ -17,6 +16,7 @@ from codeq_cluster.core.outcomes import GroupStands, Rejected
 from codeq_cluster.core.task import State, Task
 from jepsen_lite.groups import ATTEMPTS_MAX, MEMBER_COMMAND, THEN_COMMAND
 from jepsen_lite.history import Args, F, Out, Part, Tally
+from jepsen_lite.taken import taken
 from tests.simulator.brokers import SimBrokers
 
 TENANT = ""
@@ -111,9 +111,7 @@ def _digest(args: Args) -> str:
 
 
 def _stands(outcome: GroupStands | Rejected) -> Out:
-    if isinstance(outcome, Rejected):
-        raise from_rejection(outcome)
-    return _shown(outcome.group)
+    return _shown(taken(outcome).group)
 
 
 def _shown(at: Group) -> Out:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from codeq_cluster.api.http.errors import ApiError, from_rejection
+from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.core.durable import Park, Signal, Step
-from codeq_cluster.core.outcomes import Rejected
 from jepsen_lite.history import Args, F, Out, Sent, Stepped
+from jepsen_lite.taken import taken
 
 TENANT = ""
 
@@ -31,9 +31,7 @@ class SimSteps:
                     payload=args.content,
                     key=args.idempotency_key,
                 )
-                if isinstance(sent, Rejected):
-                    raise from_rejection(sent)
-                return Out(http=200, replayed=sent.replay)
+                return Out(http=200, replayed=taken(sent).replay)
             case F.STEPS:
                 found = await broker.steps.of(caller, args.task)
                 if found is None:
@@ -66,9 +64,7 @@ class SimSteps:
                     token=args.token,
                 )
                 stands = await broker.steps.park(caller, operation)
-        if isinstance(stands, Rejected):
-            raise from_rejection(stands)
-        return Out(http=200, steps=(stepped(stands.step),))
+        return Out(http=200, steps=(stepped(taken(stands).step),))
 
 
 def stepped(step: Step) -> Stepped:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from codeq_cluster.api.http.errors import from_rejection
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.questions import BrowseTags
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import NewResult
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.outcomes import Created, Rejected, Submitted
 from codeq_cluster.core.task import State
 from codeq_cluster.core.unique import On, UniqueTerms, unique_key
-from codeq_cluster.errors import CodeqError
 from jepsen_lite.history import Args, F, Made, Out, Part
+from jepsen_lite.taken import taken
 from jepsen_lite.uniques import TAG_NAME
 
 TENANT = ""
@@ -56,12 +54,8 @@ class SimUniques:
             ),
             tags=((TAG_NAME, merging.tag),),
         )
-        [made] = await broker.create(TENANT, (new,), timeout_s=self._timeout_s)
-        if isinstance(made, CodeqError):
-            raise made
-        if isinstance(made, Rejected):
-            raise from_rejection(made)
-        assert isinstance(made, Created)
+        [answered] = await broker.create(TENANT, (new,), timeout_s=self._timeout_s)
+        made = taken(answered)
         task = made.task
         return Out(
             http=202,
@@ -130,9 +124,5 @@ class SimUniques:
     async def _finish(self, broker: Broker, args: Args, worker: str) -> Out:
         new = NewResult(task_id=args.task, status=args.status, body=args.content, token=args.token)
         [done] = await broker.submit(TENANT, worker, (new,), timeout_s=self._timeout_s)
-        if isinstance(done, CodeqError):
-            raise done
-        if isinstance(done, Rejected):
-            raise from_rejection(done)
-        assert isinstance(done, Submitted)
+        taken(done)
         return Out(http=200)

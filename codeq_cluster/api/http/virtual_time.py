@@ -24,9 +24,9 @@ class Upcoming:
     """Something that is due at an instant.
 
     Attributes:
-        kind: `ready` and `dies` of a task, `lease`, `callback`, `schedule`, or `key`: tasks of a
-            key may go on.
-        id: The task's or the schedule's; of a key, `QUEUE/KEY`.
+        kind: `ready` and `dies` of a task, `lease`, `callback`, `schedule`, or `key` and `queue`:
+            tasks of it may go on.
+        id: The task's or the schedule's; of a key, `QUEUE/KEY`; of a queue, its name.
     """
 
     at: datetime

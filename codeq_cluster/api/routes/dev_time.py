@@ -94,8 +94,9 @@ class AdvancedView(Struct):
 class UpcomingView(Struct):
     """Something that is due at an instant.
 
-    `kind` is `ready` or `dies` of a task, `lease`, `callback`, `schedule`, or `key`: tasks of a key
-    may go on. `id` is the task's or the schedule's; of a key, `QUEUE/KEY`.
+    `kind` is `ready` or `dies` of a task, `lease`, `callback`, `schedule`, or `key` or `queue`:
+    tasks of it may go on. `id` is the task's or the schedule's; of a key, `QUEUE/KEY`; of a queue,
+    its name.
     """
 
     at: str
@@ -139,8 +140,8 @@ async def advance(call: Call) -> HttpAnswer[AdvancedView]:
     """Advance the clock, and answer when everything due by then has happened.
 
     It stops at each instant at which a delayed or parked task is due, a task dies, a lease ends, a
-    schedule fires, a key may go on or a callback is retried, until workers have nothing to do or
-    nobody does it. An error may leave the clock on the way: `detail` says what it shows.
+    schedule fires, a key or queue may go on or a callback is retried, until workers have nothing to
+    do or nobody does it. An error may leave the clock on the way: `detail` says what it shows.
     """
     body = _ADVANCE.decode(call.text)
     time = _time(call)

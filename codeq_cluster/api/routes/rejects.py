@@ -79,4 +79,4 @@ async def reject(call: Call) -> HttpAnswer[RejectedTask]:
     outcome = await broker.reject(operation, call.timeout_s)
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
-    return reply(RejectedTask("cancelled" if outcome.cancelled else "dlq"))
+    return reply(RejectedTask(workers.went(outcome)))

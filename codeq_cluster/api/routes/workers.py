@@ -317,7 +317,7 @@ async def abandon(call: Call) -> HttpAnswer[AbandonedTask]:
     )
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
-    return reply(AbandonedTask(_went(outcome)))
+    return reply(AbandonedTask(went(outcome)))
 
 
 @ROUTES(
@@ -352,7 +352,7 @@ async def nack(call: Call) -> HttpAnswer[RefusedTask]:
     )
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
-    return reply(RefusedTask(_went(outcome), delay_seconds=-(-outcome.delay_ms // 1000)))
+    return reply(RefusedTask(went(outcome), delay_seconds=-(-outcome.delay_ms // 1000)))
 
 
 def _holds(call: Call, hold: str | None) -> type[HoldKey | HoldQueue] | None:
@@ -474,7 +474,8 @@ def _trace(call: Call, claimed: Claimed) -> None:
             )
 
 
-def _went(returned: Returned) -> str:
+def went(returned: Returned) -> str:
+    """Return where a task went that its worker gave up."""
     if returned.cancelled:
         return "cancelled"
     return "dlq" if returned.dead else "requeued"

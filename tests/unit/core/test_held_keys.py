@@ -33,7 +33,12 @@ class Held(Rated):
 
 def hold(task_id: str, *, token: int, ms: int = HOLD_MS, of: tuple[str, ...] = ()) -> HoldKey:
     """Return a worker's wish to hold the key of a task."""
-    nack = Nack(
+    return HoldKey(nack=too_many(task_id, token=token, ms=ms), commands=of)
+
+
+def too_many(task_id: str, *, token: int, ms: int) -> Nack:
+    """Return the nack of a worker whose API wants less."""
+    return Nack(
         request=f"hold {task_id} {token}",
         id=task_id,
         tenant="acme",
@@ -42,7 +47,6 @@ def hold(task_id: str, *, token: int, ms: int = HOLD_MS, of: tuple[str, ...] = (
         delay_ms=ms,
         reason="429",
     )
-    return HoldKey(nack=nack, commands=of)
 
 
 @pytest.mark.parametrize("order", Order)

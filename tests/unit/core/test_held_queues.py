@@ -11,12 +11,13 @@ from codeq_cluster.core.explaining import Facts, Reason, explain
 from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.lane import PerKey
 from codeq_cluster.core.new_task import CreateKeyed
-from codeq_cluster.core.operations import Abandon, HoldQueue, Nack
+from codeq_cluster.core.operations import Abandon, HoldQueue
 from codeq_cluster.core.outcomes import Outcome, Rejected, Rejection, Returned
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.task import AttemptOutcome, State
 
 from .shard import LEASE_MS, NOW_MS, RULES, create, submit
+from .test_held_keys import too_many
 from .test_queue_limits import SLOW, TOKEN_MS, Limited
 
 HOLD_MS = 5_000
@@ -33,16 +34,7 @@ class Held(Limited):
 
 def hold(task_id: str, *, token: int, ms: int = HOLD_MS, of: tuple[str, ...] = ()) -> HoldQueue:
     """Return a worker's wish to hold the queue of a task."""
-    nack = Nack(
-        request=f"hold {task_id} {token}",
-        id=task_id,
-        tenant="acme",
-        worker="ann",
-        token=token,
-        delay_ms=ms,
-        reason="429",
-    )
-    return HoldQueue(nack=nack, commands=of)
+    return HoldQueue(nack=too_many(task_id, token=token, ms=ms), commands=of)
 
 
 def test_nothing_of_a_held_queue_goes_and_then_the_task_that_was_given_back() -> None:
