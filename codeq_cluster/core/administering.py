@@ -55,7 +55,7 @@ def requeue(view: View, operation: Requeue, rules: LifetimeRules) -> Decision:
         if not revived_under(task, operation.request):
             if task.state is not State.DEAD:
                 continue
-            refusal = taken(view, task, but=given)
+            refusal = taken(view, task, rules.shards, but=given)
             if refusal is not None:
                 if len(operation.ids) == 1:
                     return Decision(refusal)

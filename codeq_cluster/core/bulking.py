@@ -188,7 +188,7 @@ def _cancelled(view: View, job: BulkJob, task: Task, rules: LifetimeRules) -> Ta
 def _requeued(
     view: View, job: BulkJob, task: Task, rules: LifetimeRules, given: set[str]
 ) -> TaskChange | None:
-    if taken(view, task, but=given) is not None:
+    if taken(view, task, rules.shards, but=given) is not None:
         return None
     if unique_key(task):
         given.add(scope_of(task))

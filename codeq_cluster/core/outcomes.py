@@ -50,8 +50,9 @@ class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
 
     Attributes:
         limit: The budget that is used up, the bound that is met, the priorities that are allowed,
-            the dependency that is unknown, or the id, the state and the age (ms) of who holds the
-            unique key, or the queues, with commas between; empty for any other reason.
+            the dependency that is unknown, the dead letter whose unique key is decided elsewhere,
+            or the id, the state and the age (ms) of who holds the unique key, or the queues, with
+            commas between; empty for any other reason.
     """
 
     rejection: Rejection

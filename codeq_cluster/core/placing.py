@@ -102,10 +102,10 @@ def is_apart(task: Task, shards: int) -> bool:
     return placed_again(task, task.tenant, shards) not in (None, shard_of(task.id, shards))
 
 
-def is_misplaced(create: Create, shards: int, pins: Container[tuple[str, str]]) -> bool:
+def is_misplaced(thing: Create | Task, shards: int, pins: Container[tuple[str, str]]) -> bool:
     """Return whether all new tasks of a task's queue are on another shard than its id says."""
-    queue = create.tenant, create.command.lower()
-    return queue in pins and shard_of(create.id, shards) != shard_of_queue(*queue, shards)
+    queue = thing.tenant, thing.command.lower()
+    return queue in pins and shard_of(thing.id, shards) != shard_of_queue(*queue, shards)
 
 
 def pin_of(task: Task) -> set[tuple[str, str]]:

@@ -44,7 +44,7 @@ def revise(view: View, operation: Revise, rules: LifetimeRules) -> Decision:
         return Decision(Changed(1))
     if task.state is not State.DEAD or task.endings != operation.endings:
         return Decision(Changed(0))
-    refusal = taken(view, task)
+    refusal = taken(view, task, rules.shards)
     if refusal is not None:
         return Decision(refusal)
     after = revised(

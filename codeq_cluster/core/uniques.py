@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.outcomes import Rejected, Rejection
+from codeq_cluster.core.placing import is_misplaced
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import More, Role, State, Task, Unique
 from codeq_cluster.core.transitions import released
@@ -52,16 +53,22 @@ def holder_of(view: View, tenant: str, scope: str) -> Holder | None:
     return found
 
 
-def taken(view: View, task: Task, *, but: Iterable[str] = ()) -> Rejected | None:
-    """Return the refusal that names who holds the unique key of a dead letter, or None.
+def taken(view: View, task: Task, shards: int, *, but: Iterable[str] = ()) -> Rejected | None:
+    """Return why a dead letter cannot have its unique key again, or None.
+
+    Either the refusal names who holds the key, or its queue has got a limit since: new tasks ask
+    for the key on the queue's shard, so this one cannot know who holds it.
 
     Args:
         view: The shard's state.
         task: To be revived.
+        shards: Of the cluster.
         but: Scopes that the same decision has given to others.
     """
     if unique_of(task) is None:
         return None
+    if view.pins and is_misplaced(task, shards, view.pins):
+        return Rejected(Rejection.KEYS_ELSEWHERE, task.id)
     scope = scope_of(task)
     row = holder_of(view, task.tenant, scope)
     if row is not None:

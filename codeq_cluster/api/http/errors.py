@@ -240,6 +240,11 @@ def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiEr
             "nothing to hold: only a queue with a limit of its own is on one shard; set "
             "'flow.maxRunning' or 'flow.rate' of its topic, which count for tasks created after it"
         )
+    elif rejection is Rejection.KEYS_ELSEWHERE and rejected.limit:
+        text = (
+            "the dead letter is from before the limit of its queue, whose unique keys are decided "
+            "on another shard now: create the task again, and delete this one"
+        )
     elif rejection is Rejection.UNKNOWN_DEPENDENCY:
         text = f"unknown dependency: {rejected.limit}"
     elif rejection is Rejection.INVALID_PRIORITY:

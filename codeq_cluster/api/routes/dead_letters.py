@@ -32,7 +32,7 @@ from codeq_cluster.api.routes.task_views import (
     result_view,
     task_view,
 )
-from codeq_cluster.api.routes.uniques import CONFLICT
+from codeq_cluster.api.routes.uniques import CONFLICT, DECIDED_ELSEWHERE
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelection
 from codeq_cluster.broker.requests.triage import Acted, ErrorKind, Revising
@@ -301,7 +301,7 @@ async def delete_one(call: Call) -> HttpAnswer[Deleted]:
     "/admin/queues/{command}/dlq/{id}/requeue",
     _REQUEUED,
     parameters=(_DRY_RUN,),
-    errors=(*_ONE_REFUSED, CONFLICT),
+    errors=(*_ONE_REFUSED, CONFLICT, DECIDED_ELSEWHERE),
 )
 async def requeue_one(call: Call) -> HttpAnswer[Requeued]:
     """Make one dead letter ready again."""

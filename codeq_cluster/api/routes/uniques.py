@@ -26,6 +26,9 @@ TOO_EARLY = from_failure(
 CONFLICT = from_rejection(
     Rejected(Rejection.UNIQUE_CONFLICT, "0c8a2f4e-6d1b-4f7a-9b3c-5e2d8f1a7c60 LEASED 12000")
 )
+DECIDED_ELSEWHERE = from_rejection(
+    Rejected(Rejection.KEYS_ELSEWHERE, "0c8a2f4e-6d1b-4f7a-9b3c-5e2d8f1a7c60")
+)
 TOO_MANY = from_rejection(Rejected(Rejection.TOO_MANY_MERGES, str(MERGES_MAX)))
 _ALONE = INVALID.because(
     "only for a task that is created by itself or in a batch, without group and dependsOn"

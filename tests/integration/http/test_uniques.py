@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from codeq_cluster.core.sharding import shard_of_lane, shard_of_queue
 from tests.integration.http.client import Answer, Client
 from tests.integration.http.nodes import three_nodes
 
@@ -150,6 +151,29 @@ async def test_a_dead_letter_lets_go_and_its_requeue_asks_for_the_key(node: Clie
     assert (200, 1, 0) == (both.status, both.json["matched"], both.json["requeued"])
     assert (200, 1) == (then.status, then.json["requeued"])
     assert ("returned", dead.json["id"]) == told(await make(node, "frail", 4))[1:]
+
+
+async def test_a_dead_letter_from_before_a_limit_is_not_requeued(node: Client) -> None:
+    """Its unique key is decided on the queue's shard now, and another task may hold it there."""
+    shards = (await node.get("raft/status")).json["numGroups"]
+    home = shard_of_queue("", "narrow", shards)
+    key = next(
+        each for each in map(str, range(1000)) if shard_of_lane("", "narrow", each, shards) != home
+    )
+    dead = await make(node, "narrow", 1, key, maxAttempts=1)
+    await node.claim("narrow")
+    await node.post(f"tasks/{dead.json['id']}/nack", {"reason": "broken"})
+    put = await node.send("PUT", "admin/topics/narrow", b'{"flow":{"maxRunning":1}}')
+    holder = await make(node, "narrow", 2, key)
+    path = "admin/queues/narrow/dlq"
+    one = await node.post(f"{path}/{dead.json['id']}/requeue")
+    all_ = await node.post(f"{path}/requeue")
+
+    assert put.status in (200, 201)
+    assert (202, "created") == told(holder)[:2]
+    assert (409, "keys-elsewhere") == (one.status, one.json["code"])
+    assert (200, 1, 0) == (all_.status, all_.json["matched"], all_.json["requeued"])
+    await end(node, await node.claim("narrow"))
 
 
 @pytest.mark.parametrize(

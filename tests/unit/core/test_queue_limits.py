@@ -5,19 +5,23 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from codeq_cluster.core.bulk import STEP_MS, ActionKind, BulkAction, BulkJob, StartBulk
 from codeq_cluster.core.explaining import Facts, Reason, explain
 from codeq_cluster.core.gate import Gate, PerQueue
 from codeq_cluster.core.lane import Flow, PerKey
-from codeq_cluster.core.new_task import CreateKeyed
-from codeq_cluster.core.operations import Abandon, DeleteTopic, PutFlow, PutTopic
-from codeq_cluster.core.outcomes import Rejected, Rejection
+from codeq_cluster.core.new_task import CreateKeyed, CreateUnique
+from codeq_cluster.core.operations import Abandon, DeleteTopic, PutFlow, PutTopic, Requeue, Revise
+from codeq_cluster.core.outcomes import Changed, Rejected, Rejection
 from codeq_cluster.core.placing import is_apart, without_keys
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.selecting import Selection
 from codeq_cluster.core.sharding import shard_of_queue, with_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State
+from codeq_cluster.core.unique import UniqueTerms
 
 from .shard import NOW_MS, Shard, create, submit
 
@@ -165,6 +169,40 @@ def test_a_new_task_belongs_on_the_shard_of_its_queue() -> None:
     assert more.pinned
     assert not is_apart(shard.task(here), 4)
     assert without_keys(shard.task(here)).more != more
+
+
+def test_a_dead_letter_from_before_the_limit_cannot_have_its_unique_key_again() -> None:
+    """Another task may hold the key on the queue's shard, which this one does not see."""
+    shard = Limited(None, shards=4)
+    home = shard_of_queue("acme", "render", 4)
+    first, second = (with_shard(each * 8, shards=4, wanted=(home + 1) % 4) for each in "ab")
+    for each in (first, second):
+        new = create(each, max_attempts=1, unique=UniqueTerms(key=each))
+        shard.ask(CreateUnique(new))
+    shard.claim(count=2)
+    for each in (first, second):
+        nack = Abandon(request=f"n{each}", id=each, tenant="acme", worker="ann")
+        shard.ask(nack)
+    unlimited = shard.ask(Requeue(request="r", tenant="acme", ids=(first,), by="ops"))
+    shard.put(SLOW)
+
+    assert Changed(1) == unlimited
+    assert State.DEAD is shard.task(second).state
+    refused = Rejected(Rejection.KEYS_ELSEWHERE, second)
+    alone = Requeue(request="s", tenant="acme", ids=(second,), by="ops")
+    assert refused == shard.ask(alone)
+    assert Changed(0) == shard.ask(replace(alone, ids=(first, second)))
+    endings = shard.task(second).endings
+    revise = Revise(request="p", tenant="acme", id=second, by="ops", payload="{}", endings=endings)
+    assert refused == shard.ask(revise)
+    bulk = BulkAction(kind=ActionKind.REQUEUE)
+    shard.ask(
+        StartBulk(request="b", tenant="acme", id="b", by="ops", select=Selection(), action=bulk)
+    )
+    shard.wait(STEP_MS)
+    [job] = shard.items(ItemKind.BULK)
+    assert isinstance(job, BulkJob)
+    assert (2, 0) == (job.selected, job.changed)
 
 
 def test_a_place_stays_when_the_limit_goes() -> None:
