@@ -11,6 +11,7 @@ from codeq_cluster.broker.queries.logs import Logs
 from codeq_cluster.broker.queries.queries import Queries
 from codeq_cluster.broker.queries.search import Search
 from codeq_cluster.broker.requests.bulk_jobs import BulkJobs
+from codeq_cluster.broker.requests.claims import Claims
 from codeq_cluster.broker.requests.consumer import Consumer
 from codeq_cluster.broker.requests.graphs import Graphs
 from codeq_cluster.broker.requests.groups import Groups
@@ -60,7 +61,7 @@ class Broker:
         pins = Pins()
         producer = Producer(shards, clock, pins)
         uploads = Uploads(shards, files, background, base=artifact_base)
-        consumer = Consumer(shards, waiters, background, uploads)
+        consumer = Consumer(shards, uploads)
         queries = Queries(shards, waiters)
         self.operators = Operators(shards)
         self.queue_policies = QueuePolicies(shards)
@@ -76,7 +77,7 @@ class Broker:
         self.triage = Triage(shards)
         self.create = producer.create
         self.change_tags = producer.change_tags
-        self.claim = consumer.claim
+        self.claim = Claims(shards, waiters, background).claim
         self.heartbeat = consumer.heartbeat
         self.abandon = consumer.abandon
         self.nack = consumer.nack

@@ -82,6 +82,7 @@ class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):
         inputs: By task, what the tasks that it waited for have handed to it; filled in then, too.
         steps: By task, what its function has recorded, in that order; the same.
         checkpoints: By task, JSON text that its last worker left; filled in then, too.
+        lost: The claim has or may have leased tasks that are not among these.
     """
 
     tasks: tuple[Task, ...]
@@ -89,6 +90,7 @@ class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):
     inputs: dict[str, tuple[Input, ...]] = {}
     steps: dict[str, tuple[Step, ...]] = {}
     checkpoints: dict[str, str] = {}
+    lost: bool = False
 
 
 class Extended(Struct, frozen=True, array_like=True, tag="extended"):

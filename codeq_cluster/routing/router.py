@@ -26,7 +26,7 @@ from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.ports import Depth, Head, Snapshot
 from codeq_cluster.broker.questions import Answer, AnyQuestion, Question
 from codeq_cluster.core.operations import Claim, Operation
-from codeq_cluster.core.outcomes import Outcome
+from codeq_cluster.core.outcomes import Claimed, Outcome
 from codeq_cluster.errors import (
     LinkLost,
     MethodUnknown,
@@ -274,7 +274,8 @@ class Router:
                 if leader is None or now - since >= HINT_S:
                     break  # Another node may know a leader sooner.
             try:
-                return await self._ask(leader, shard, call, deadline=deadline)
+                answer = await self._ask(leader, shard, call, deadline=deadline)
+                return _doubted(answer) if effect_possible else answer
             except (NotLeader, NoLeader, PeerUnreachable) as refused:
                 self._hints.astray(shard, leader, refused)  # Nothing was done.
             except (LinkLost, OutcomeUnknown, TimeoutError) as lost:
@@ -366,6 +367,18 @@ def _retry(operation: Operation) -> Operation:
         if isinstance(operation, Claim)
         else operation
     )
+
+
+def _doubted(answer: _T) -> _T:
+    """Return the answer to a send that was repeated, with what its claims may lack.
+
+    The lease of an earlier send may have ended, or a leader that was replaced may not know of it.
+    """
+    assert isinstance(answer, list), "only operations have an effect"
+    for position, outcome in enumerate(answer):
+        if isinstance(outcome, Claimed) and not outcome.tasks:
+            answer[position] = msgspec.structs.replace(outcome, lost=True)
+    return answer
 
 
 def _list(*values: object) -> list[object]:

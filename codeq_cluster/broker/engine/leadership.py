@@ -328,7 +328,7 @@ class Leadership:
                     if text is not None:
                         kept.append((task, text))
                 if not kept:
-                    outcomes[position] = Claimed((), ())
+                    outcomes[position] = Claimed((), (), lost=True)
                     continue
                 tasks, payloads = zip(*kept, strict=True)
                 outcomes[position] = Claimed(tasks, payloads)

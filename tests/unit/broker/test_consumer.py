@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.requests.claims import Claims
 from codeq_cluster.broker.requests.consumer import Consumer
 from codeq_cluster.broker.requests.pins import Pins
 from codeq_cluster.broker.requests.producer import Producer
@@ -31,6 +32,7 @@ class Desk:
 
     shard: Shard
     producer: Producer
+    claims: Claims
     consumer: Consumer
     background: Background
 
@@ -43,7 +45,7 @@ class Desk:
         self, *commands: str, wait_s: float = 0, worker: str = "ann", timeout_s: float = 5
     ) -> Claimed:
         """Claim one task."""
-        return await self.consumer.claim(
+        return await self.claims.claim(
             "acme",
             worker,
             commands=commands,
@@ -73,7 +75,8 @@ def desk() -> Desk:
     return Desk(
         shard,
         Producer(shards, clock, Pins()),
-        Consumer(shards, waiters, background, Uploads(shards, None, background, base="")),
+        Claims(shards, waiters, background),
+        Consumer(shards, Uploads(shards, None, background, base="")),
         background,
     )
 
@@ -182,7 +185,7 @@ async def test_a_batch_claim_is_ordered_by_priority(desk: Desk) -> None:
     ]
     await desk.producer.create("acme", items, timeout_s=5)
 
-    claimed = await desk.consumer.claim(
+    claimed = await desk.claims.claim(
         "acme", "ann", commands=("render",), count=4, lease_ms=60_000, wait_s=0, timeout_s=5
     )
 

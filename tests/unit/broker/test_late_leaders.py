@@ -8,8 +8,7 @@ import pytest
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.ports import LocalShard
-from codeq_cluster.broker.requests.consumer import Consumer
-from codeq_cluster.broker.requests.uploads import Uploads
+from codeq_cluster.broker.requests.claims import Claims
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.core.operations import PauseQueue, ResumeQueue
 from codeq_cluster.core.outcomes import Claimed
@@ -36,10 +35,9 @@ def _claiming(leader: Shard, replica: Shard) -> asyncio.Future[Claimed]:
     shards = shards_of(leader, kind=_Apart)
     shards.replica = replica
     background = Background()
-    uploads = Uploads(shards, None, background, base="")
-    consumer = Consumer(shards, Waiters(waiters_max=10), background, uploads)
+    claims = Claims(shards, Waiters(waiters_max=10), background)
     return asyncio.ensure_future(
-        consumer.claim(
+        claims.claim(
             "acme",
             "ann",
             commands=("render",),

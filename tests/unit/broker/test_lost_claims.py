@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import pytest
 
 from codeq_cluster.broker.background import Background
-from codeq_cluster.broker.requests.consumer import Consumer
-from codeq_cluster.broker.requests.uploads import Uploads
+from codeq_cluster.broker.ports import Head
+from codeq_cluster.broker.requests.claims import Claims
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.errors import NotLeader, OutcomeUnknown
+from codeq_cluster.errors import CodeqError, LinkLost, NoLeader, NotLeader, OutcomeUnknown
+from codeq_cluster.routing.router import Router
 from tests.fakes.memory_store import MemoryShard
+from tests.unit.no_peers import NoPeers
 
 from .conftest import Shard, TestClock, claim, create, make_shard, shards_of
 
@@ -77,16 +82,11 @@ async def test_a_claim_that_may_have_leased_a_task_hands_out_no_other() -> None:
         clock.pass_ms(1)
     forwarder = shards_of(*shards, is_out={0}.__contains__)
     background = Background()
-    consumer = Consumer(
-        forwarder,
-        Waiters(waiters_max=1),
-        background,
-        Uploads(forwarder, None, background, base=""),
-    )
+    claims = Claims(forwarder, Waiters(waiters_max=1), background)
     first, second = shards
     first.log.held = True
     claiming = asyncio.ensure_future(
-        consumer.claim(
+        claims.claim(
             "acme",
             "ann",
             commands=("render",),
@@ -105,4 +105,70 @@ async def test_a_claim_that_may_have_leased_a_task_hands_out_no_other() -> None:
         await claiming
     counted = second.engine.replica.counters["render", "acme"]
     assert (1, 0) == (counted.ready, counted.leased)
+    await background.stop()
+
+
+class Follower:
+    """A replica that shows a task, and follows another node, or none."""
+
+    leads = False
+
+    def __init__(self, shard: int, leader: str | None) -> None:
+        self.shard = shard
+        self.leader = leader
+
+    def head(self, tenant: str, queues: tuple[str, ...]) -> Head:
+        """Return the first ready task, whatever the queue."""
+        return Head(shard=self.shard, priority=0, seq=self.shard)
+
+    def on_leader(self, call: Callable[[], None]) -> None:
+        """Nothing changes."""
+
+
+class Breaking(NoPeers):
+    """A link to a leader that breaks under the first `losses` calls; then no task is left."""
+
+    def __init__(self, losses: int) -> None:
+        self._losses = losses
+
+    def ask(
+        self, peer: str, method: str, body: bytes, *, timeout_s: float, topic: int | None = None
+    ) -> asyncio.Future[bytes]:
+        """Answer at once."""
+        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        if self._losses:
+            self._losses -= 1
+            answered.set_exception(LinkLost("reset"))
+        else:
+            answered.set_result(msgspec.msgpack.encode([Claimed(())]))
+        return answered
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(("losses", "error"), [(0, NoLeader), (1, OutcomeUnknown)])
+async def test_who_may_have_leased_a_task_does_not_hear_that_nothing_was_done(
+    losses: int, error: type[CodeqError], count: int
+) -> None:
+    """A repeated claim finds no lease any more, and the next shard has no leader."""
+    replicas: list[Any] = [Follower(0, "n2"), Follower(1, None)]
+    router = Router(
+        node_id="n1",
+        engines=replicas,
+        calls=Breaking(losses),
+        on_answered=lambda method, seconds: None,
+        is_out={1}.__contains__,
+    )
+    background = Background()
+    claims = Claims(router, Waiters(waiters_max=1), background)
+
+    with pytest.raises(error):
+        await claims.claim(
+            "acme",
+            "ann",
+            commands=("render",),
+            count=count,
+            lease_ms=60_000,
+            wait_s=0,
+            timeout_s=60,
+        )
     await background.stop()

@@ -11,8 +11,7 @@ import pytest
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.engine.catalogue import Catalogue
-from codeq_cluster.broker.requests.consumer import Consumer
-from codeq_cluster.broker.requests.uploads import Uploads
+from codeq_cluster.broker.requests.claims import Claims
 from codeq_cluster.broker.waiters import Ticket, Waiters
 from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.lane import PerKey
@@ -35,13 +34,13 @@ class Office:
 
     shard: Shard
     waiters: Waiters
-    consumer: Consumer
+    claims: Claims
     catalogue: Catalogue
 
     def claiming(self, *commands: str) -> asyncio.Future[Claimed]:
         """Start to claim one task."""
         return asyncio.ensure_future(
-            self.consumer.claim(
+            self.claims.claim(
                 "acme",
                 "ann",
                 commands=commands,
@@ -63,8 +62,7 @@ def office(shard: Shard) -> Office:
     shard.engine.on_rows(waiters.rows)
     shards = shards_of(shard)
     background = Background()
-    uploads = Uploads(shards, None, background, base="")
-    return Office(shard, waiters, Consumer(shards, waiters, background, uploads), catalogue)
+    return Office(shard, waiters, Claims(shards, waiters, background), catalogue)
 
 
 @pytest.fixture
