@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from aiohttp import web
 
 from codeq_cluster.api.declared.operations import BASE
@@ -90,6 +92,7 @@ ROUTES = (
     *ops.ROUTES,
     *ops.OPENAPI,
 )
+_NAME = re.compile(r"\{(\w+)\}")
 # Served, and in the document, under virtual time alone.
 VIRTUAL_ROUTES = (*ROUTES, *dev_time.ROUTES)
 
@@ -107,10 +110,15 @@ def make_app(services: Services) -> web.Application:
     whole = WholeRoutes[Answering](BASE + "/tasks", body_bytes_max=limits.max_body_bytes)
     for route in routes:
         answering = surrounded(route, services)
-        # The name of an artifact may contain slashes.
-        path = route.path.replace("{artifact}", "{artifact:.+}")
-        app.router.add_route(route.method, path, for_library(answering))
+        app.router.add_route(route.method, _any_name(route.path), for_library(answering))
         if route.whole:
             whole.add(route.path, answering)
     app[WHOLE_ROUTES] = whole
     return app
+
+
+def _any_name(path: str) -> str:
+    """Return a path for the library, whose own names have no braces: handlers say what is wrong."""
+    # The name of an artifact may contain slashes.
+    path = path.replace("{artifact}", "{artifact:(?s:.+)}")
+    return _NAME.sub(r"{\1:[^/]+}", path)

@@ -75,6 +75,7 @@ class _Item(Struct):
     task: TaskRecord | None = None
     error: str = ""
     code: str = ""
+    retryable: bool = False
 
 
 class _Items(Struct):
@@ -182,11 +183,13 @@ class Client(Groups, Graphs, Events):
                 except (Refused, Unreachable) as error:
                     if not outcomes and isinstance(error, Refused) and 400 <= error.status < 500:
                         raise
-                    code = error.code if isinstance(error, Refused) else "unreachable"
-                    outcomes += [NotCreated(task, str(error), code) for task in items]
+                    code, retryable = "unreachable", True
+                    if isinstance(error, Refused):
+                        code, retryable = error.code, error.retryable
+                    outcomes += [NotCreated(task, str(error), code, retryable) for task in items]
                 else:
                     outcomes += [
-                        each.task or NotCreated(task, each.error, each.code)
+                        each.task or NotCreated(task, each.error, each.code, each.retryable)
                         for task, each in zip(items, made, strict=True)
                     ]
         return outcomes
@@ -352,7 +355,7 @@ class Client(Groups, Graphs, Events):
             if error.status != 413 and error.code != "batch-too-large":
                 raise
             if len(bodies) == 1:
-                return [_Item(error=str(error), code=error.code)]
+                return [_Item(error=str(error), code=error.code, retryable=error.retryable)]
             half = len(bodies) // 2
             return [*await self._batch(bodies[:half]), *await self._batch(bodies[half:])]
         if len(answer.results) != len(bodies):

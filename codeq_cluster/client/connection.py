@@ -175,6 +175,8 @@ class Connection:
             except (Unreachable, Refused) as error:
                 if not may_succeed(error) or not (request.repeatable or is_harmless(error)):
                     raise
+                if request.final and isinstance(error, Refused) and error.code == request.final:
+                    raise
                 pause = pause_s(failures, error)
                 if until_s and request.wait_s and failures == 0:
                     # The wait that the broker was asked for does not count toward the deadline.

@@ -14,7 +14,7 @@ from opentelemetry.trace import Span, StatusCode
 from codeq_cluster.client.handlers import HandlerCall, Registered
 from codeq_cluster.client.handling import Ended, Ending
 from codeq_cluster.client.keeping import NO_LONGER_OURS, Keeper
-from codeq_cluster.client.leases import Leases
+from codeq_cluster.client.leases import TOO_EARLY, Leases
 from codeq_cluster.client.outcomes import (
     Completed,
     Failed,
@@ -44,7 +44,7 @@ _LEVELS: Final = {
 # The result, or a task that follows it, is not allowed; the next worker's may be.
 _UNTAKEN: Final = frozenset({400, 403, 413})
 # There is nothing that could be held, or not by this token, or not yet.
-_UNHELD: Final = frozenset({"nothing-to-hold", "event-type-not-allowed", "upgrade-under-way"})
+_UNHELD: Final = frozenset({"nothing-to-hold", "event-type-not-allowed", TOO_EARLY})
 
 
 class ClaimedDelivery:
@@ -136,7 +136,7 @@ class ClaimedDelivery:
             if isinstance(outcome, GivenBack) and outcome.hold and error.code in _UNHELD:
                 reason = f"{outcome.reason}; its {outcome.hold} was not held: {error}"
                 return await self._report(replace(outcome, reason=reason, hold=""))
-            if isinstance(outcome, Rejects) and error.code == "upgrade-under-way":
+            if isinstance(outcome, Rejects) and error.code == TOO_EARLY:
                 return await self._report(GivenBack(outcome.reason))
             if isinstance(outcome, Completed | Failed) and error.status in _UNTAKEN:
                 self._raised = error.with_traceback(None)
@@ -147,6 +147,8 @@ class ClaimedDelivery:
 
     async def _reported(self, outcome: Outcome) -> Ended:
         leases, task, within_s = self._leases, self._task, float(self._lease_s)
+        if isinstance(outcome, Rejects) or (isinstance(outcome, GivenBack) and outcome.hold):
+            within_s /= 2  # Else a nack, while the lease lasts.
         if self.call.said.has_lines and isinstance(outcome, Completed | Failed):
             await self._keeper.flush(task, self.call.said)
         match outcome:
@@ -164,7 +166,7 @@ class ClaimedDelivery:
                 return self._ended(Ending.DEAD if died else Ending.RETURNED, reason)
             case Rejects(reason):
                 await self._keeper.flush(task, self.call.said)
-                await leases.reject(task, reason, within_s=within_s / 2)  # Else a nack, in time.
+                await leases.reject(task, reason, within_s=within_s)
                 return self._ended(Ending.DEAD, reason)
             case Unfit(unfit):
                 return await self._abandon(str(unfit), failure=unfit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Raw, Struct
 
@@ -15,6 +15,7 @@ from codeq_cluster.client.transport import Request
 
 R = TypeVar("R")
 
+TOO_EARLY: Final = "upgrade-under-way"  # The cluster does not know this before it is upgraded.
 _DEAD = "dlq"
 _NOTHING: Mapping[str, Any] = {}
 
@@ -35,11 +36,13 @@ class KeptLease(Struct, frozen=True):
         error: Why it is not extended; empty if it is.
         code: Of the error.
         cancel: Set if the task is to end.
+        retryable: Whether the same heartbeat may succeed later.
     """
 
     error: str = ""
     code: str = ""
     cancel: CancelRecord | None = None
+    retryable: bool = False
 
 
 class _Kept(Struct):
@@ -224,20 +227,27 @@ class Leases(Connection):
     ) -> bool:
         """Return a task after a delay (0: the broker's back-off); True if it died of it.
 
-        With `hold`, `"key"` or `"queue"`, all tasks of its key or queue wait so long.
+        With `hold`, `"key"` or `"queue"`, all tasks of its key or queue wait so long. Before the
+        cluster is upgraded that is refused at once, with the code `upgrade-under-way`.
         """
         fields: dict[str, object] = {"reason": reason}
         if delay_s > 0:
             fields["delaySeconds"] = delay_s
-        if hold:
-            fields["hold"] = hold
-        return (await self._on(task, "nack", fields, within_s, _Returned)).status == _DEAD
+        if not hold:
+            return (await self._on(task, "nack", fields, within_s, _Returned)).status == _DEAD
+        fields["hold"] = hold
+        held = await self._on(task, "nack", fields, within_s, _Returned, final=TOO_EARLY)
+        return held.status == _DEAD
 
     async def reject(
         self, task: TaskRecord, reason: str = "", *, within_s: float | None = None
     ) -> None:
-        """Make a task a dead letter, whatever attempts it has left: no attempt can finish it."""
-        await self._on(task, "reject", {"reason": reason}, within_s, _Returned)
+        """Make a task a dead letter, whatever attempts it has left: no attempt can finish it.
+
+        Before the cluster is upgraded that is refused at once, with the code `upgrade-under-way`.
+        """
+        fields = {"reason": reason}
+        await self._on(task, "reject", fields, within_s, _Returned, final=TOO_EARLY)
 
     async def abandon(self, task: TaskRecord, *, within_s: float | None = None) -> bool:
         """Return a task at once; True if this was its last attempt and it died."""
@@ -270,11 +280,14 @@ class Leases(Connection):
         fields: Mapping[str, object],
         within_s: float | None,
         answer: type[R],
+        *,
+        final: str = "",
     ) -> R:
         request = Request(
             method="POST",
             path=f"{BASE}/tasks/{part(task.id)}/{verb}",
             body=as_json({**fields, "leaseToken": task.lease_token}),
+            final=final,
         )
         return await self._call(request, answer, within_s=within_s)
 
@@ -292,7 +305,7 @@ class Leases(Connection):
                 f"task {task.id} has ended without its follow-ups: a node of an earlier release "
                 "has answered; upgrade every node, then run codeq-cluster cluster upgrade",
                 status=200,
-                code="upgrade-under-way",
+                code=TOO_EARLY,
             )
 
 

@@ -139,11 +139,13 @@ class NotCreated:
         task: The task as sent, with its key: creating it again makes no second one.
         error: Why it was not created.
         code: The stable code of the error; `outcome-unknown` if it may have been created.
+        retryable: Whether the same create may succeed later.
     """
 
     task: NewTask
     error: str
     code: str
+    retryable: bool = False
 
 
 # The fields that a task can do without.

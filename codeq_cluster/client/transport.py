@@ -38,6 +38,8 @@ class Request:
         wait_s: How long the request asks the broker to wait, in seconds.
         repeatable: Whether carrying it out twice is harmless.
         cookie: Name and value; empty for none.
+        final: The code of a refusal that the caller has another way for, so the request is not
+            repeated; empty for none.
     """
 
     method: str
@@ -47,6 +49,7 @@ class Request:
     wait_s: float = 0.0
     repeatable: bool = True
     cookie: str = ""
+    final: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ _LEASES = Schema(HeldLeasesBody)
 class KeptLease(Struct, rename="camel"):
     """What became of one lease: its new end, or an error with its code.
 
-    `cancel` if the task is to end.
+    `retryable` says whether to send the heartbeat again; `cancel` is there if the task is to end.
     """
 
     id: str
@@ -96,6 +96,7 @@ class KeptLease(Struct, rename="camel"):
     error: str | UnsetType = UNSET
     code: str | UnsetType = UNSET
     cancel: CancelView | UnsetType = UNSET
+    retryable: bool | UnsetType = UNSET
 
 
 class KeptLeases(Struct, rename="camel"):
@@ -112,7 +113,7 @@ class KeptLeases(Struct, rename="camel"):
         KeptLeases(
             [
                 KeptLease(TASK_ID, "2026-01-31T12:05:00.000Z", cancel=CANCEL),
-                KeptLease("unheard-of", error=NOT_FOUND.text, code=NOT_FOUND.code),
+                KeptLease("unheard-of", error=NOT_FOUND.text, code=NOT_FOUND.code, retryable=False),
             ]
         ),
     ),
@@ -227,4 +228,4 @@ def _answer(task_id: str, kept: Kept | ApiError) -> KeptLease:
             error = kept
         case _:
             error = from_failure(kept)
-    return KeptLease(task_id, error=error.text, code=error.code)
+    return KeptLease(task_id, error=error.text, code=error.code, retryable=error.retryable)

@@ -175,12 +175,16 @@ _RESULTS = Schema(ResultsBody)
 
 
 class SubmittedItem(Struct, rename="camel"):
-    """The outcome of one item of a batch: a result, or an error with its code."""
+    """The outcome of one item of a batch: a result, or an error with its code.
+
+    `retryable` says whether to send the item again.
+    """
 
     task_id: str
     result: ResultView | UnsetType = UNSET
     error: str | UnsetType = UNSET
     code: str | UnsetType = UNSET
+    retryable: bool | UnsetType = UNSET
 
 
 class SubmittedBatch(Struct, rename="camel"):
@@ -237,7 +241,12 @@ async def submit(call: Call) -> HttpAnswer[ResultView]:
         SubmittedBatch(
             [
                 SubmittedItem(TASK_ID, RESULT),
-                SubmittedItem("unheard-of", error=TASK_NOT_FOUND.text, code=TASK_NOT_FOUND.code),
+                SubmittedItem(
+                    "unheard-of",
+                    error=TASK_NOT_FOUND.text,
+                    code=TASK_NOT_FOUND.code,
+                    retryable=False,
+                ),
             ]
         ),
     ),
@@ -342,7 +351,7 @@ async def _new_result(call: Call, body: ResultBody, *, token: int) -> NewResult:
 
 
 def _item_error(task_id: str, error: ApiError) -> SubmittedItem:
-    return SubmittedItem(task_id, error=error.text, code=error.code)
+    return SubmittedItem(task_id, error=error.text, code=error.code, retryable=error.retryable)
 
 
 async def _artifacts(call: Call, items: Sequence[Raw]) -> tuple[Artifact | NewFile, ...]:

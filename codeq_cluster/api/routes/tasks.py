@@ -52,11 +52,15 @@ _TASKS = Schema(TasksBody)
 
 
 class CreatedItem(Struct, rename="camel"):
-    """The outcome of one item of a batch: a task, or an error with its code."""
+    """The outcome of one item of a batch: a task, or an error with its code.
+
+    `retryable` says whether to send the item again.
+    """
 
     task: TaskView | UnsetType = UNSET
     error: str | UnsetType = UNSET
     code: str | UnsetType = UNSET
+    retryable: bool | UnsetType = UNSET
 
 
 class CreatedBatch(Struct, rename="camel"):
@@ -124,7 +128,12 @@ async def create(call: Call) -> HttpAnswer[TaskView]:
     "/tasks/batch",
     Answer(
         "The outcome of each item, in order.",
-        CreatedBatch([CreatedItem(TASK), CreatedItem(error=CONFLICT.text, code=CONFLICT.code)]),
+        CreatedBatch(
+            [
+                CreatedItem(TASK),
+                CreatedItem(error=CONFLICT.text, code=CONFLICT.code, retryable=False),
+            ]
+        ),
     ),
     body=_TASKS,
     example={"tasks": [_KEYED, _KEYED | {"payload": {"image": "dog.png"}}]},
@@ -191,4 +200,4 @@ def _view(call: Call, created: Created) -> TaskView:
 
 
 def _item_error(error: ApiError) -> CreatedItem:
-    return CreatedItem(error=error.text, code=error.code)
+    return CreatedItem(error=error.text, code=error.code, retryable=error.retryable)

@@ -11,7 +11,7 @@ from codeq_cluster.api.app import ROUTES as APP_ROUTES
 from codeq_cluster.api.http.middleware import Route
 from codeq_cluster.auth import Access
 from codeq_cluster.core.backoff import POLICIES
-from tests.integration.http.client import BASE, OPERATOR, Client, read_answer
+from tests.integration.http.client import BASE, OPERATOR, Answer, Client, read_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -687,3 +687,35 @@ async def test_every_answer_names_its_request(node: Client) -> None:
     assert "abc" == echoed.headers["x-request-id"]
     assert 32 == len(made.headers["x-request-id"])
     assert int(made.headers["x-request-id"], 16) >= 0
+
+
+@pytest.mark.parametrize(
+    "route",
+    [each for each in APP_ROUTES if "{" in each.path],
+    ids=lambda route: f"{route.method} {route.path}",
+)
+async def test_a_name_in_a_path_with_braces_is_refused_as_any_other(
+    node: Client, route: Route
+) -> None:
+    """Its route answers, and says what is wrong with the name, or that nothing has it."""
+    path = route.path.removeprefix(f"{BASE}/")
+    answers = {
+        name: await node.send(route.method, re.sub(r"\{\w+\}", name, path), b"{}")
+        for name in ("a%20b", "%7Bx%7D")
+    }
+    spaced, braced = (_about(answer) for answer in answers.values())
+
+    assert spaced == braced
+    if path == "admin/schedules/{name}":
+        assert (400, "invalid-schedule-id") == braced
+
+
+async def test_a_key_may_have_braces(node: Client) -> None:
+    """A key is any text, so its routes find it whatever characters it has."""
+    answer = await node.get("admin/queues/braced/keys/%7Bkey%7D")
+
+    assert (200, "{key}") == (answer.status, answer.json["key"])
+
+
+def _about(answer: Answer) -> tuple[int, object]:
+    return answer.status, answer.json.get("code") if answer.body else None

@@ -34,6 +34,8 @@ async def test_a_tenant_has_so_many_tasks_waiting_and_no_more(tmp_path: Path) ->
         await node.create("b")
         await node.create("c", delaySeconds=600)
         refused = await node.post("tasks", {"command": "d", "payload": {}})
+        items = [{"command": command, "payload": {}} for command in ("d", "not a command")]
+        batch = await node.post("tasks/batch", {"tasks": items})
         for _ in range(5):
             await other.create("a")
         await node.claim("a")
@@ -41,6 +43,10 @@ async def test_a_tenant_has_so_many_tasks_waiting_and_no_more(tmp_path: Path) ->
 
         assert (429, "budget-exceeded") == (refused.status, refused.json["code"])
         assert "tenant budget exceeded: readyTasks" == refused.error
+        assert [("budget-exceeded", True), ("invalid-command", False)] == [
+            (each["code"], each["retryable"])
+            for each in batch.json["results"]  # type: ignore[attr-defined]
+        ]
         assert 1 == (await node.depth("d"))["ready"]
 
 

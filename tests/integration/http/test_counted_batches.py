@@ -21,10 +21,12 @@ async def test_what_batches_do_is_counted_task_by_task(node: Client) -> None:
     ]
     results[2] = {"taskId": tasks[2]["id"], "status": "FAILED", "error": "e"}
     # This one is sent twice and must count once.
-    await node.post("tasks/batch/results", {"results": [*results, results[0]]})
+    ended = await node.post("tasks/batch/results", {"results": [*results, results[0]]})
     await node.post("tasks/batch/results", {"results": results})
     scraped = (await node.get("/metrics")).body.decode().splitlines()
 
+    said = [each.get("retryable") for each in ended.json["results"]]  # type: ignore[attr-defined]
+    assert [None, None, None, False] == said
     seconds = "codeq_task_processing_latency_seconds_count"
     for line in (
         'codeq_task_created_total{command="tallied"} 3.0',

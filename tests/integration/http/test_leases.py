@@ -62,6 +62,7 @@ async def test_leases_are_renewed_together_and_answered_one_by_one(node: Client)
 
     assert 200 == answer.status
     assert [(True, None)] * 4 == _heard(answer)[:4]
+    assert [None] * 4 + [False] * 6 == [each.get("retryable") for each in answer.json["leases"]]  # type: ignore[attr-defined]
     assert [
         "not-found",
         "not-found",

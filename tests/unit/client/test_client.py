@@ -181,6 +181,7 @@ async def test_many_are_created_in_chunks_each_for_itself(client: Any) -> None:
     assert 3 == [type(each) for each in outcomes].index(NotCreated)
     assert list("012456") == [each.payload for each in outcomes if isinstance(each, TaskRecord)]
     assert ("invalid-command", 3) == (outcomes[3].code, outcomes[3].task.payload)
+    assert not outcomes[3].retryable
 
 
 async def test_chunks_are_no_larger_than_a_broker_takes(client: Any) -> None:

@@ -177,19 +177,26 @@ async def test_a_handlers_exception_decides_the_end(
     assert ("ValueError: odd" in caplog.text) is isinstance(raised, ValueError)
 
 
-async def test_a_reject_that_the_cluster_does_not_know_yet_is_a_retry() -> None:
-    """Formats of level 1 have no rejects; the task is not kept from others for its lease."""
+@pytest.mark.parametrize(
+    ("raised", "verb"), [(Reject("no cat"), "reject"), (Retry("no cat", hold="key"), "nack")]
+)
+async def test_what_the_cluster_does_not_know_yet_is_a_retry_at_once(
+    raised: Exception, verb: str
+) -> None:
+    """Formats of level 1 have no rejects and no holds; the task does not wait for its lease."""
     peer = _Peer(_task())
-    early = {"error": "upgrade", "code": "upgrade-under-way", "retryable": False}
-    peer.refusals["reject"] = [(503, early)] * 99
+    early = {"error": "upgrade", "code": "upgrade-under-way", "retryable": True}
+    peer.refusals[verb] = [(503, early)]
 
     async def handler(_: Task) -> object:
-        raise Reject("no such cat")
+        raise raised
 
-    ended = await _one(peer, handler, lease_s=3)
+    ended = await _one(peer, handler)
 
-    assert {"reject", "nack"} == {verb for verb, _ in peer.heard}
-    assert ("nack", "no such cat") == (peer.heard[-1][0], peer.heard[-1][1]["reason"])
+    (first, _), (second, said) = peer.heard
+    assert (verb, "nack") == (first, second)
+    assert "hold" not in said
+    assert said["reason"].startswith("no cat")
     assert Ending.RETURNED is ended.ending
 
 
