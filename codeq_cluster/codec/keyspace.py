@@ -41,9 +41,10 @@ The functions are named for use as `keyspace.task(task_id)`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, StrEnum, auto
 from functools import lru_cache
-from typing import assert_never
+from typing import Any, assert_never
 
 from codeq_cluster.codec import lane_keys, tag_keys
 from codeq_cluster.codec.key_parts import (
@@ -278,6 +279,7 @@ def item(kind: ItemKind, tenant: str, item_id: str) -> bytes:
     return b"%b%b" % (item_prefix(kind, tenant), part(item_id))
 
 
+@lru_cache(QUEUES_CACHED)
 def item_prefix(kind: ItemKind, tenant: str | None = None) -> bytes:
     """Return the prefix of the keys of a kind's items, of one tenant or of all."""
     prefix = b"%b%b/" % (ITEM_PREFIX, kind.value.encode())
@@ -437,23 +439,31 @@ def _place_keys(of: Task) -> tuple[bytes, ...]:
 
 def item_index_keys(of: Item) -> tuple[bytes, ...]:
     """Return the key of every index row of an item: outbox job, place in a list, expiry, line."""
-    name = b"%b/%b/%b" % (KIND_OF[type(of)].encode(), tenant_part(of.tenant), part(of.id))
-    keys: list[bytes] = []
-    if of.job_ms:
-        keys.append(b"%b%b/%b" % (OUTBOX_PREFIX, be8(of.job_ms), name))
-    if of.dead_ms:
-        died = be8(NUMBER_MAX - of.dead_ms)
-        keys.append(b"%b%b/%b" % (dead_prefix(of.tenant), died, part(of.id)))
-    if of.rank:
-        place = be8(NUMBER_MAX - of.rank)
-        keys.append(b"%b%b/%b" % (groups_prefix(of.tenant), place, part(of.id)))
-    if of.fires_ms:
-        keys.append(b"%b/%b" % (fire_from(of.tenant, of.fires_ms), name))
-    if of.end_ms:
-        keys.append(b"%b%b/%b" % (EXPIRY_PREFIX, be8(of.end_ms), name))
-    if of.sent_as is not None:
-        keys.append(b"%b/%b" % (forward_from(*of.sent_as), name))
-    return tuple(keys)
+    kind = type(of)
+    return tuple(key(of, value) for name, key in _INDEXES_OF[kind] if (value := getattr(of, name)))
+
+
+def _indexed_name(of: Item) -> bytes:
+    return b"%b/%b/%b" % (KIND_OF[type(of)].encode(), tenant_part(of.tenant), part(of.id))
+
+
+# What gives an item an index row if it is not 0 or None, and the key of that row.
+_INDEXES: dict[str, Callable[[Item, Any], bytes]] = {
+    "job_ms": lambda of, ms: b"%b%b/%b" % (OUTBOX_PREFIX, be8(ms), _indexed_name(of)),
+    "dead_ms": lambda of, ms: (
+        b"%b%b/%b" % (dead_prefix(of.tenant), be8(NUMBER_MAX - ms), part(of.id))
+    ),
+    "rank": lambda of, rank: (
+        b"%b%b/%b" % (groups_prefix(of.tenant), be8(NUMBER_MAX - rank), part(of.id))
+    ),
+    "fires_ms": lambda of, ms: b"%b/%b" % (fire_from(of.tenant, ms), _indexed_name(of)),
+    "end_ms": lambda of, ms: b"%b%b/%b" % (EXPIRY_PREFIX, be8(ms), _indexed_name(of)),
+    "sent_as": lambda of, place: b"%b/%b" % (forward_from(*place), _indexed_name(of)),
+}
+_INDEXES_OF = {
+    kind: tuple((name, key) for name, key in _INDEXES.items() if kind.declares(name))
+    for kind in KIND_OF
+}
 
 
 def last_id(key: bytes) -> str:

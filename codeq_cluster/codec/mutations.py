@@ -14,7 +14,7 @@ from msgspec.structs import astuple, replace
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.records import decode_item, encode
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
-from codeq_cluster.core.items import KIND_OF, Aside, Audit, Item
+from codeq_cluster.core.items import KIND_OF, Aside, Audit
 from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters, Result, State, Task
@@ -186,28 +186,28 @@ def _of_items(changes: Sequence[ItemChange]) -> dict[bytes, bytes | None]:
     for change in changes:
         item = change.after if change.after is not None else change.before
         assert item is not None
-        key = _item_key(item)
+        key = keyspace.item(KIND_OF[type(item)], item.tenant, item.id)
         first = nets.get(key, change)
         body = change.body if change.body is not None else first.body
         nets[key] = replace(change, before=first.before, body=body)
-    for net in nets.values():
-        _change_item(rows, net)
+    for key, net in nets.items():
+        _change_item(rows, key, net)
     return rows
 
 
-def _change_item(rows: dict[bytes, bytes | None], change: ItemChange) -> None:
+def _change_item(rows: dict[bytes, bytes | None], key: bytes, change: ItemChange) -> None:
     """Add an item's rows; those of its indexes that stay as they are stay unwritten."""
     before, after = change.before, change.after
     had = keyspace.item_index_keys(before) if before is not None else ()
     has = keyspace.item_index_keys(after) if after is not None else ()
-    rows.update(dict.fromkeys(key for key in had if key not in has))
+    rows.update(dict.fromkeys(each for each in had if each not in has))
     if before is not None and after is None:
-        rows[_item_key(before)] = None
+        rows[key] = None
         if before.has_body:
             rows[keyspace.body(before.tenant, before.id)] = None
     if after is not None:
-        rows.update(dict.fromkeys((key for key in has if key not in had), b""))
-        rows[_item_key(after)] = encode(after)
+        rows.update(dict.fromkeys((each for each in has if each not in had), b""))
+        rows[key] = encode(after)
         if change.body is not None:
             rows[keyspace.body(after.tenant, after.id)] = encode(change.body)
 
@@ -223,10 +223,6 @@ def _move_timers(rows: dict[bytes, bytes | None], changes: Iterable[ItemChange])
                 del rows[timer]  # What it belongs to needs it no longer, and it was not there.
             else:
                 rows[timer] = b""
-
-
-def _item_key(item: Item) -> bytes:
-    return keyspace.item(KIND_OF[type(item)], item.tenant, item.id)
 
 
 def _count(deltas: dict[_Queue, list[int]], task: Task, sign: int) -> None:

@@ -27,7 +27,7 @@ A `Record` repeated in another millisecond is recorded twice under the same requ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_args
 
 from msgspec.structs import replace
@@ -90,6 +90,7 @@ from codeq_cluster.core.outcomes import (
     Extended,
     GraphStands,
     GroupStands,
+    Outcome,
     Rejected,
     Rejection,
     Returned,
@@ -145,6 +146,8 @@ def _with_shared_rows(
 ) -> Decision:
     """Add what the changes of tasks cause on rows they share: schedules, groups, edges, keys."""
     changes = decision.changes
+    if _share_keys_alone(changes):
+        return _with_last_states(decision.outcome, lanes.settled(view, changes))
     if of not in _END_NOTHING:
         changes = stepping.settled(view, changes)
     if of not in _FIRE and of not in _END_NOTHING:
@@ -155,7 +158,36 @@ def _with_shared_rows(
     changes = uniques.settled(view, changes)
     if of not in _END_NOTHING:
         changes = depending.settled(view, changes)
-    outcome, changes = decision.outcome, reporting.settled(view, lanes.settled(view, changes))
+    return _with_last_states(
+        decision.outcome, reporting.settled(view, lanes.settled(view, changes))
+    )
+
+
+def _share_keys_alone(changes: Iterable[Change]) -> bool:
+    """Return whether tasks change that share nothing but their keys; quicker than asking for each.
+
+    Most tasks with a key are such tasks.
+    """
+    for change in changes:
+        if change.__class__ is not TaskChange:
+            return False
+        for task in (change.before, change.after):
+            more = task.more if task is not None else None
+            if more is not None and (
+                more.run is not None
+                or more.member is not None
+                or more.unique is not None
+                or more.durable is not None
+                or more.depends
+                or more.dependents
+                or more.checkpoint_bytes
+            ):
+                return False
+    return True
+
+
+def _with_last_states(outcome: Outcome, changes: tuple[Change, ...]) -> Decision:
+    """Return a decision whose outcome shows its new tasks as its changes leave them."""
     if isinstance(outcome, Created) and not outcome.replay:
         # It may have to wait for its key.
         outcome = replace(outcome, task=_last_state(outcome.task, changes))

@@ -34,9 +34,9 @@ def put_flow(view: View, operation: PutFlow, _: LifetimeRules) -> Decision:
     wanted = FlowOf(operation.per_key, operation.per_queue, had.rule_seq, had.pinned)
     if wanted == had:
         return stands(view, asked, had)
-    here = view.item(ItemKind.FLOW, asked.tenant, asked.name.lower())
-    pinned = isinstance(here, Flow) and here.pinned
-    if wanted.per_queue is not None and not pinned and isinstance(here, Flow) and here.per_key:
+    here = view.flow(asked.tenant, asked.name.lower())
+    pinned = here is not None and here.pinned
+    if wanted.per_queue is not None and not pinned and here is not None and here.per_key:
         return Decision(Rejected(Rejection.KEYS_ELSEWHERE))
     pinned = pinned or wanted.per_queue is not None
     wanted = wanted._replace(rule_seq=view.next_seq(), pinned=pinned)

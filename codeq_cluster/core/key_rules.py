@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from codeq_cluster.core.changes import Decision, ItemChange
 from codeq_cluster.core.lane import (
     KEY_RULES_MAX,
-    Flow,
     KeyRule,
     Lane,
     SetKey,
@@ -58,8 +57,8 @@ def held(view: View, task: Task, until_ms: int) -> ItemChange | None:
     """Return the change by which nothing of a task's key goes until then; None without a rule."""
     queue = task.command.lower()
     lane = view.item(ItemKind.LANE, task.tenant, lane_id(queue, lane_name(lane_of(task))))
-    flow = view.item(ItemKind.FLOW, task.tenant, queue)
-    if not isinstance(lane, Lane) or not isinstance(flow, Flow) or flow.per_key is None:
+    flow = view.flow(task.tenant, queue)
+    if not isinstance(lane, Lane) or flow is None or flow.per_key is None:
         return None
     return ItemChange(before=lane, after=replace(lane, held_until_ms=until_ms))
 

@@ -24,6 +24,7 @@ from codeq_cluster.core.lane import (
     Lane,
     OnRetry,
     Order,
+    OwnRule,
     PerKey,
     WhenDead,
     cost_of,
@@ -85,8 +86,7 @@ def in_force(view: View, rule: FlowRule) -> list[ItemChange]:
 
     The lanes that exist then follow it in steps, by time.
     """
-    found = view.item(ItemKind.FLOW, rule.tenant, rule.queue)
-    assert found is None or isinstance(found, Flow)
+    found = view.flow(rule.tenant, rule.queue)
     if rule.seq <= (found.seq if found is not None else 0):
         return []
     after = Flow(
@@ -207,8 +207,9 @@ class _Lane:
         self._now = found or lane
         if self._now.held_until_ms <= view.now_ms:
             self._now = replace(self._now, held_until_ms=0)
-        flow = view.item(ItemKind.FLOW, lane.tenant, lane.queue)
-        self._of_queue = flow.per_key if isinstance(flow, Flow) else None
+        flow = view.flow(lane.tenant, lane.queue)
+        self._of_queue = flow.per_key if flow is not None else None
+        self._rule = self._rule_for(self._now.own)
         self.is_strict = False  # Those that are ready beyond the rule are held again.
         self._moved: set[str] = set()  # Tasks that the view has in another state than this.
         self._arrived: dict[str, Task] = {}  # Became ready, and must be given a place.
@@ -229,9 +230,8 @@ class _Lane:
             self._came(before, after)
         return change if after is change.after else replace(change, after=after)
 
-    @property
-    def _rule(self) -> PerKey | None:
-        rule, own = self._of_queue, self._now.own
+    def _rule_for(self, own: OwnRule | None) -> PerKey | None:
+        rule = self._of_queue
         return rule if rule is None or own is None else own.over(rule)
 
     def told(self, lane: Lane) -> None:
@@ -240,6 +240,7 @@ class _Lane:
         until_ms = max(self._now.held_until_ms, lane.held_until_ms)
         until_ms = until_ms if until_ms > self._view.now_ms else 0
         self._now = replace(self._now, held_until_ms=until_ms, own=lane.own)
+        self._rule = self._rule_for(lane.own)
 
     def arranged(self, waits: dict[str, Task]) -> list[Change]:
         """Return the changes of tasks that the decision itself does not change.
@@ -247,8 +248,9 @@ class _Lane:
         Args:
             waits: Gets the tasks that it makes ready and that must wait, by id, as they are then.
         """
-        rule = self._rule
-        if rule is None:
+        rule, now = self._rule, self._now
+        moves = self._arrived or self._returned or now.held or self.is_strict or now.rests
+        if rule is None or not moves:
             return []
         self._take_back(rule)
         arrived = deque(sorted(self._arrived.values(), key=self._rank))
@@ -418,15 +420,13 @@ class _Lane:
 
     def _heads(self) -> Iterator[Task]:
         """Yield the held tasks of the lane in order, except those that the decision has changed."""
-        return self._tasks(self._now.held, self._view.held(self._now))
+        return self._tasks(self._view.held(self._now)) if self._now.held else iter(())
 
     def _ready(self) -> Iterator[Task]:
         """Yield the ready tasks of the lane, those to be claimed first at the front."""
-        return self._tasks(self._now.ready, self._view.ready_of(self._now))
+        return self._tasks(self._view.ready_of(self._now)) if self._now.ready else iter(())
 
-    def _tasks(self, count: int, ids: Iterator[str]) -> Iterator[Task]:
-        if not count:
-            return
+    def _tasks(self, ids: Iterator[str]) -> Iterator[Task]:
         for task_id in ids:
             if task_id not in self._moved:
                 task = self._view.task(task_id)

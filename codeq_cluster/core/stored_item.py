@@ -52,6 +52,10 @@ class Place(Enum):
     ORIGIN = auto()  # The one whose entry wrote it; a restore keeps it as far as it can.
 
 
+# The field by which a kind declares an instant, unless it has its own idea of it.
+_FIELDS = {"job_ms": "due_ms", "end_ms": "expires_ms", "dead_ms": "died_ms"}
+
+
 class StoredItem(Struct, frozen=True, array_like=True):
     """What a kind declares beside its fields.
 
@@ -71,6 +75,12 @@ class StoredItem(Struct, frozen=True, array_like=True):
     is_restored: ClassVar[bool] = True
     has_body: ClassVar[bool] = False
     count_max: ClassVar[int] = 0
+
+    @classmethod
+    def declares(cls, name: str) -> bool:
+        """Return whether items of this kind may have such an instant or place in an order."""
+        has_own = getattr(cls, name) is not getattr(StoredItem, name)
+        return has_own or _FIELDS.get(name) in cls.__struct_fields__
 
     @property
     def shard_name(self) -> str:

@@ -49,6 +49,9 @@ class View(Protocol):
     def gates(self) -> Mapping[tuple[str, str], Gate]:
         """Return the `Gate` of each queue that has one, by tenant."""
 
+    def flow(self, tenant: str, queue: str) -> Flow | None:
+        """Return the rules of a queue and its keys in force on this shard, or None."""
+
     def task(self, task_id: str) -> Task | None:
         """Return the task, or None."""
 

@@ -226,6 +226,12 @@ class DictView:
         """Return the tenant and the id of everything set aside."""
         return {(tenant, name) for kind, tenant, name in self.items if kind is ItemKind.ASIDE}
 
+    def flow(self, tenant: str, queue: str) -> Flow | None:
+        """Return the rules of a queue and its keys in force on this shard, or None."""
+        found = self.item(ItemKind.FLOW, tenant, queue)
+        assert found is None or isinstance(found, Flow)
+        return found
+
     @property
     def pins(self) -> dict[tuple[str, str], Flow]:
         """Return the flow of each queue that is pinned."""

@@ -20,9 +20,10 @@ _BULK = keyspace.item_prefix(ItemKind.BULK)
 
 
 class Noted:
-    """What is set aside, and the limits of whole queues; see `core.view.View`.
+    """What is set aside, and the rules of queues; see `core.view.View`.
 
     Attributes:
+        flows: The rules of every queue that has or had any, by tenant and queue.
         bulk: The tenant and the id of every bulk job that goes on.
     """
 
@@ -34,6 +35,7 @@ class Noted:
             opened: Called with a tenant and a queue whose gate has changed.
         """
         self.asides: set[tuple[str, str]] = set()
+        self.flows: dict[tuple[str, str], Flow] = {}
         self.pins: dict[tuple[str, str], Flow] = {}
         self.gates: dict[tuple[str, str], Gate] = {}
         self.bulk: set[tuple[str, str]] = set()
@@ -50,7 +52,11 @@ class Noted:
             change(keyspace.item_parts(key)[1:])
         elif key.startswith(_FLOWS):
             flow = None if value is None else records.decode_item(value)
-            if isinstance(flow, Flow) and flow.pinned:
+            if not isinstance(flow, Flow):
+                self.flows.pop(keyspace.item_parts(key)[1:], None)
+                return
+            self.flows[flow.tenant, flow.id] = flow
+            if flow.pinned:
                 self.pins[flow.tenant, flow.id] = flow
         elif key.startswith(_GATES):
             _, tenant, queue = keyspace.item_parts(key)

@@ -29,6 +29,7 @@ from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.gating import room
 from codeq_cluster.core.items import Item
+from codeq_cluster.core.lane import Flow
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters, Result, Task
 from codeq_cluster.core.turn_order import TurnOrder
@@ -141,6 +142,13 @@ class ShardView(Ranges):
         """Return the item of this shard, or None."""
         record = self._get(keyspace.item(kind, tenant, item_id))
         return None if record is None else records.decode_item(record)
+
+    def flow(self, tenant: str, queue: str) -> Flow | None:
+        """Return the rules of a queue and its keys in force on this shard, or None."""
+        # Decisions ask for it that often. Who needs one that cannot be read must hear of it.
+        known = self._noted.flows.get((tenant, queue)) or self.item(ItemKind.FLOW, tenant, queue)
+        assert known is None or isinstance(known, Flow)
+        return known
 
     def leased(self, tenant: str, queue: str) -> int:
         """Return the number of leased tasks of the queue; other shards' as applied here."""
