@@ -1,6 +1,9 @@
 """Queue length: the cost of a claim with a thousand ready tasks and with a million.
 
-    python -m bench.queue_length [--tasks 1000000]
+    python -m bench.queue_length [--tasks 1000000] [--keyed]
+
+With `--keyed` the tasks wait in a queue whose keys go one at a time: first over 1,000 keys, then
+over 100,000.
 
 Measures one shard's engine on a node's storage, without network and log: entries stay in memory
 until they are spilled into RocksDB. Creates the tasks in batches of 100,
@@ -26,8 +29,9 @@ from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.engine.state import EngineLimits, EngineSetup
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.lane import FlowRule, PerKey, SetFlow
 from codeq_cluster.core.loops import Loop
-from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import Claim, Submit
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.rules import LifetimeRules
@@ -42,6 +46,7 @@ from tests.fakes.one_node_log import OneNodeLog
 PAYLOAD = json.dumps({"text": "x" * 288})  # 300 bytes.
 BATCH = 100
 CLAIMS = 2000
+KEYS = 1_000, 100_000
 
 
 class _SystemClock:
@@ -123,6 +128,26 @@ class Shard:
                 ]
             )
 
+    async def fill_keys(self, queue: str, count: int, *, keys: int) -> None:
+        """Create tasks in turn of so many keys, of which one task each may run."""
+        rule = FlowRule(tenant="bench", queue=queue, seq=1, per_key=PerKey(), shard=0)
+        await self.engine.operate([SetFlow(rule)])
+        for start in range(0, count, BATCH):
+            await self.engine.operate(
+                [
+                    CreateKeyed(
+                        Create(
+                            id=f"{queue}{number:08}",
+                            tenant="bench",
+                            command=queue,
+                            payload=PAYLOAD,
+                            key=f"k{number % keys}",
+                        )
+                    )
+                    for number in range(start, min(start + BATCH, count))
+                ]
+            )
+
     async def cycle(self, request: str, *, commands: tuple[str, ...] = ("work",)) -> float:
         """Claim one task and finish it; return the seconds of the claim."""
         started = time.perf_counter()
@@ -166,8 +191,10 @@ class Shard:
         raise RuntimeError("the database failed") from error
 
 
-async def _claims(shard: Shard, name: str) -> dict[str, float]:
-    times_us = sorted([await shard.cycle(f"{name}{n}") * 1e6 for n in range(CLAIMS)])
+async def _claims(shard: Shard, name: str, *, queue: str = "work") -> dict[str, float]:
+    times_us = sorted(
+        [await shard.cycle(f"{name}{n}", commands=(queue,)) * 1e6 for n in range(CLAIMS)]
+    )
     return {"p50_us": round(times_us[CLAIMS // 2], 1), "p99_us": round(times_us[-CLAIMS // 100], 1)}
 
 
@@ -202,12 +229,29 @@ async def _measure(tasks: int) -> dict[str, object]:
     }
 
 
+async def _measure_keyed(tasks: int) -> dict[str, object]:
+    found: dict[str, object] = {"waiting_tasks": tasks}
+    p50_us: list[float] = []
+    for keys in KEYS:
+        with tempfile.TemporaryDirectory(prefix="codeq-bench-") as directory:
+            found["machine"] = describe(Path(directory))
+            shard = Shard(Path(directory) / "shard")
+            await shard.fill_keys("keyed", tasks, keys=keys)
+            claims = found[f"claim_over_{keys}_keys"] = await _claims(shard, "c", queue="keyed")
+            p50_us.append(claims["p50_us"])
+            shard.close()
+    found["ratio_p50"] = round(p50_us[1] / p50_us[0], 2)
+    return found
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.queue_length", description=__doc__)
     parser.add_argument("--tasks", type=int, default=1_000_000)
+    parser.add_argument("--keyed", action="store_true")
     arguments = parser.parse_args()
-    print(json.dumps(asyncio.run(_measure(arguments.tasks)), indent=2))
+    measure = _measure_keyed if arguments.keyed else _measure
+    print(json.dumps(asyncio.run(measure(arguments.tasks)), indent=2))
     return 0
 
 

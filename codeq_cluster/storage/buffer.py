@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 Rows = list[tuple[bytes, bytes]]
 ROW_OVERHEAD_BYTES = 64  # About one dictionary entry and its two objects.
+# A read of a range looks at so many keys one by one before it brings all into order: 10 us.
+_UNORDERED_MAX = 512
 
 
 class Missing:
@@ -33,7 +37,7 @@ class RowBuffer:
         size: Approximate memory, in bytes.
     """
 
-    __slots__ = ("_is_transient", "_stored", "ranges", "rows", "size")
+    __slots__ = ("_added", "_is_transient", "_ordered", "_stored", "ranges", "rows", "size")
 
     def __init__(self, is_transient: Callable[[bytes], bool] = _none) -> None:
         """Start empty.
@@ -49,6 +53,10 @@ class RowBuffer:
         # Keys that the database may have a row of. They can be put and deleted here again. Without
         # that second delete, the database's row would come back.
         self._stored: set[bytes] = set()
+        # The keys in order, but for the last ones added; some may be gone, or be there twice.
+        # Nobody who only writes pays for the order.
+        self._ordered: list[bytes] = []
+        self._added = 0  # At least so many of the last keys of `rows` are not in it.
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.ranges)
@@ -71,7 +79,9 @@ class RowBuffer:
                     gone.append(key)
                 else:
                     stored.add(key)
+        before = len(here)
         here.update(rows)
+        self._added += len(here) - before
         values = filter(None, rows.values())
         self.size += sum(map(len, rows)) + sum(map(len, values)) + ROW_OVERHEAD_BYTES * len(rows)
         for key in gone:
@@ -89,6 +99,7 @@ class RowBuffer:
             self.size += len(start) + len(end) + ROW_OVERHEAD_BYTES
         for key, value in puts:
             self.rows[key] = value
+            self._added += 1
             self.size += len(key) + len(value) + ROW_OVERHEAD_BYTES
 
     def over(
@@ -101,7 +112,7 @@ class RowBuffer:
             start: The first key.
             end: The key after the last.
         """
-        own = sorted(key for key in self.rows if start <= key < end)
+        own = self._between(start, end)
         kept = ((key, value) for key, value in stored if self.get(key) is MISSING)
         mine = ((key, value) for key in own if (value := self.rows[key]) is not None)
         return heapq.merge(kept, mine)
@@ -117,11 +128,23 @@ class RowBuffer:
             start: The first key.
             edge: The key after the last.
         """
-        own = {key: value for key, value in self.rows.items() if start <= key < edge}
+        own = self._between(start, edge)
         if not own and not self.ranges:
             return page
         rows: dict[bytes, bytes | None] = {
             key: value for key, value in page if not (self.ranges and self._deleted(key))
         }
-        rows.update(own)
+        rows.update((key, self.rows[key]) for key in own)
         return sorted((key, value) for key, value in rows.items() if value is not None)
+
+    def _between(self, start: bytes, end: bytes) -> list[bytes]:
+        """Return the keys of start <= key < end, ascending."""
+        rows, ordered = self.rows, self._ordered
+        if self._added > _UNORDERED_MAX:
+            ordered += islice(reversed(rows), self._added)
+            ordered.sort()
+            self._added = 0
+        within = ordered[bisect_left(ordered, start) : bisect_left(ordered, end)]
+        found = {key for key in within if key in rows}
+        found.update(key for key in islice(reversed(rows), self._added) if start <= key < end)
+        return sorted(found)

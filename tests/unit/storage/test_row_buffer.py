@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,6 +95,21 @@ def test_reads_see_the_newest_of_both(
     assert (stored.get(start) if found is MISSING else found) == both.model.get(start)
     assert wanted == both.buffer.merged(both.page(start, end), start, end)
     assert wanted == list(both.buffer.over(both.page(start, end), start, end))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ranges_of_many_rows_that_come_and_go_are_read_in_order(seed: int) -> None:
+    """Reads bring keys into order now and then; those that are put after it are found as well."""
+    draw = random.Random(seed)
+    both = Both({}, is_transient=lambda _key: seed % 2 == 0)
+    for _ in range(200):
+        drawn = {draw.randbytes(2): b"1" for _ in range(20)}
+        gone = dict.fromkeys(draw.sample(sorted(both.model), min(5, len(both.model))))
+        both.update({**drawn, **gone})
+        start, end = sorted((draw.randbytes(1), draw.randbytes(1)))
+        wanted = sorted((key, value) for key, value in both.model.items() if start <= key < end)
+
+        assert wanted == both.buffer.merged([], start, end)
 
 
 @given(stored=st.dictionaries(keys, values), calls=steps)
