@@ -79,7 +79,7 @@ class Unacknowledged(virtual.QoS):
         self._deliveries.acknowledge(delivery_tag, wait=self.channel.confirm_acks)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Give a message back, or end it as failed."""
+        """Give a message back, or make it a dead letter."""
         if requeue:
             self._deliveries.give_back(delivery_tag)
         else:
@@ -238,13 +238,13 @@ class Channel(virtual.Channel):
         self.connection._deliver(message, queue)  # noqa: SLF001
 
     def _message(self, task: TaskRecord) -> dict[str, Any] | None:
-        """Return the message of a task, or None if somebody else has made it; then it fails."""
+        """Return the message of a task, or None if it is none of Kombu's, and a dead letter now."""
         tag = tag_of(task)
         try:
             return message_of(task, tag=tag)
         except ValueError as error:
             log.error("%s; it is rejected", error)  # noqa: TRY400 - the text says it all
-            self.deliveries.reject(tag)
+            self.deliveries.reject(tag, str(error))
             return None
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> list[str]:

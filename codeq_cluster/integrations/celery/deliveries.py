@@ -99,14 +99,9 @@ class Deliveries:
             wait=wait,
         )
 
-    def reject(self, tag: str) -> None:
-        """End a task as failed."""
-        self._end(
-            tag,
-            lambda task: self._link.leases.fail(
-                task, "REJECTED: its worker rejected the message", within_s=_END_WITHIN_S
-            ),
-        )
+    def reject(self, tag: str, reason: str = "its worker rejected the message") -> None:
+        """Make a task a dead letter, or let it fail before the cluster knows rejects."""
+        self._end(tag, lambda task: self._rejected(task, reason))
 
     def give_back(self, tag: str) -> None:
         """Return a task to its queue, for any worker."""
@@ -213,6 +208,15 @@ class Deliveries:
                         log.warning("message %s: its lease was lost: %s", tag, error)
                 else:
                     log.warning("message %s: its lease was not renewed: %s", tag, error)
+
+    async def _rejected(self, task: TaskRecord, reason: str) -> None:
+        leases, error = self._link.leases, f"REJECTED: {reason}"
+        try:
+            await leases.reject(task, error, within_s=self._lease_s)
+        except Refused as refused:
+            if refused.code != "upgrade-under-way":
+                raise
+            await leases.fail(task, error, within_s=_END_WITHIN_S)
 
     async def _ended(
         self,

@@ -65,7 +65,9 @@ def task_of(
 ) -> NewTask:
     """Return the task that carries a message.
 
-    A Celery task's `eta` is the earliest delivery, and `expires` the time to live.
+    A Celery task's `eta` is the earliest delivery. Its `expires` is left to the worker, which
+    discards the task and stores its state REVOKED: if the message ended here, the task would have
+    no result, and a `get` of it would wait for ever.
 
     Args:
         queue: Kombu's name of it.
@@ -78,7 +80,8 @@ def task_of(
     """
     headers, properties = message["headers"], message["properties"]
     eta = _instant(headers.get("eta"))
-    ends = [each for each in (_instant(headers.get("expires")), _ttl(properties, now)) if each]
+    # Celery says the time of its `expires` a second time, as `expiration`.
+    ttl = _ttl(properties) if headers.get("expires") is None else None
     command = command_of(queue)
     return NewTask(
         command,
@@ -88,7 +91,7 @@ def task_of(
         # A worker holds what is left of a longer one; its lease is renewed.
         run_at=min(eta, now + DELAY_MAX) if eta is not None and eta > now else None,
         # One that is over already gets a second, because none would mean for ever.
-        ttl=min(max(timedelta(seconds=1), min(ends) - now), DELAY_MAX) if ends else None,
+        ttl=None if ttl is None else min(max(timedelta(seconds=1), ttl), DELAY_MAX),
         idempotency_key=f"kombu:{properties[KEY]}:{command}",
     )
 
@@ -169,7 +172,7 @@ def _instant(text: object) -> datetime | None:
     return found.astimezone(UTC) if found is not None and found.tzinfo else None
 
 
-def _ttl(properties: Mapping[str, Any], now: datetime) -> datetime | None:
-    """Return when a message ends whose publisher said `expiration`, in ms as AMQP has it."""
+def _ttl(properties: Mapping[str, Any]) -> timedelta | None:
+    """Return how long a message lives whose publisher said `expiration`, in ms as AMQP has it."""
     expiration = properties.get("expiration")
-    return None if expiration is None else now + timedelta(milliseconds=int(expiration))
+    return None if expiration is None else timedelta(milliseconds=int(expiration))

@@ -90,32 +90,35 @@ def test_a_repeated_publish_has_one_key_and_one_payload() -> None:
     assert "kombu:k:jobs" == _task(first).idempotency_key
 
 
-def test_an_eta_is_the_brokers_delay_and_expires_its_time_to_live() -> None:
-    """No worker holds a task until its hour, nor gets one that is over."""
-    eta, ends = NOW + timedelta(days=1), NOW + timedelta(days=2)
+def test_an_eta_is_the_brokers_delay_and_expires_the_workers_to_judge() -> None:
+    """No worker holds a task until its hour; one that expired needs a worker to store that."""
+    eta, ends = NOW + timedelta(days=1), NOW + timedelta(hours=2)
     headers = {"eta": eta.isoformat(), "expires": ends.isoformat()}
 
-    task = _task(_message("[]", headers=headers))
+    message = _message("[]", headers=headers)
+    message["properties"]["expiration"] = "7200000"
 
-    assert (eta, timedelta(days=2)) == (task.run_at, task.ttl)
+    task = _task(message)
+
+    assert (eta, None) == (task.run_at, task.ttl)
 
 
 def test_an_eta_of_the_past_and_beyond_the_bound() -> None:
     """The first is none; of the second a worker holds what is left."""
-    past = {"eta": (NOW - timedelta(hours=1)).isoformat(), "expires": NOW.isoformat()}
+    past = {"eta": (NOW - timedelta(hours=1)).isoformat()}
     far = {"eta": (NOW + timedelta(days=1000)).isoformat()}
 
     assert _task(_message("[]", headers=past)).run_at is None
-    assert timedelta(seconds=1) == _task(_message("[]", headers=past)).ttl
     assert NOW + timedelta(days=366) == _task(_message("[]", headers=far)).run_at
 
 
-def test_the_expiration_of_a_message_is_its_time_to_live() -> None:
-    """AMQP has it in milliseconds."""
+@pytest.mark.parametrize(("expiration", "seconds"), [("90000", 90), ("0", 1)])
+def test_the_expiration_of_a_message_is_its_time_to_live(expiration: str, seconds: int) -> None:
+    """AMQP has it in milliseconds; one that is over already is not one without an end."""
     message = _message("[]")
-    message["properties"]["expiration"] = "90000"
+    message["properties"]["expiration"] = expiration
 
-    assert timedelta(seconds=90) == _task(message).ttl
+    assert timedelta(seconds=seconds) == _task(message).ttl
 
 
 def test_a_second_delivery_says_so() -> None:

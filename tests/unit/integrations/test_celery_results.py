@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from celery import Celery, chain, chord, group, states
 from celery.contrib.testing.worker import start_worker
-from celery.exceptions import ChordError
+from celery.exceptions import ChordError, TaskRevokedError
 from celery.exceptions import TimeoutError as TimeIsUp
 from kombu.exceptions import EncodeError
 
@@ -78,6 +79,19 @@ def test_a_failure_is_raised_with_its_traceback(app: Celery) -> None:
     with pytest.raises(LookupError, match="nothing there"):
         sent.get(timeout=WITHIN_S)
     assert "raise LookupError(text)" in sent.traceback
+
+
+def test_a_task_that_expired_before_a_worker_had_it_is_revoked(app: Celery) -> None:
+    """Its waiters hear of it, in a chord too, and none waits for ever."""
+    hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    expired = app.tasks["add"].apply_async((1, 2), expires=hour_ago)
+    parts = [app.tasks["add"].s(1, 2).set(expires=hour_ago), app.tasks["add"].s(3, 4)]
+    body = chord(parts, app.tasks["total"].s()).apply_async()
+
+    with pytest.raises(TaskRevokedError, match="expired"):
+        expired.get(timeout=WITHIN_S)
+    assert isinstance(body.get(timeout=WITHIN_S, propagate=False), ChordError)
+    assert states.REVOKED == app.AsyncResult(expired.id).state
 
 
 def test_a_chain_a_group_and_a_chord(app: Celery) -> None:

@@ -15,7 +15,7 @@ import pytest
 from kombu import Connection, Consumer, Exchange, Queue
 from kombu.exceptions import ChannelError
 
-from codeq_cluster.client import State, TaskRecord
+from codeq_cluster.client import Refused, State, TaskRecord
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.integrations.celery.channel import BrokerRefused
 from codeq_cluster.integrations.celery.transport import BrokerAway
@@ -178,7 +178,7 @@ def test_what_a_dead_worker_held_comes_back(broker: LocalBroker, url: str) -> No
     assert [True] == seen
 
 
-def test_a_rejected_message_fails_and_a_requeued_one_comes_again(
+def test_a_rejected_message_is_a_dead_letter_and_a_requeued_one_comes_again(
     broker: LocalBroker, connection: Connection
 ) -> None:
     """The two ways of `reject`, and `no_ack`."""
@@ -197,8 +197,27 @@ def test_a_rejected_message_fails_and_a_requeued_one_comes_again(
     connection.close()
 
     assert [(State.DONE, 2)] == [(t.state, t.attempts) for t in _tasks(broker, "requeued")]
-    assert [State.FAILED] == [task.state for task in _tasks(broker, "rejected")]
+    [rejected] = _tasks(broker, "rejected")
+    assert State.DEAD is rejected.state
+    assert "REJECTED: its worker rejected the message" == rejected.error
     assert [State.DONE] == [task.state for task in _tasks(broker, "unacked")]
+
+
+def test_a_rejected_message_fails_while_the_cluster_knows_no_rejects(
+    broker: LocalBroker, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Formats of level 1 have none; the message does not come again for that."""
+
+    async def early(*_: Any, **__: Any) -> None:
+        raise Refused("formats of level 1", status=503, code="upgrade-under-way")
+
+    _publish(connection, "early", 1)
+    monkeypatch.setattr(connection.transport.link.leases, "reject", early)
+    _received(connection, Queue("early"), count=1, act=lambda message: message.reject())
+    connection.close()
+
+    [task] = _tasks(broker, "early")
+    assert (State.FAILED, "REJECTED: its worker rejected the message") == (task.state, task.error)
 
 
 def test_no_more_is_claimed_than_the_prefetch(broker: LocalBroker, connection: Connection) -> None:
@@ -300,7 +319,7 @@ def test_a_wrong_token_and_an_absent_cluster_are_told_apart(url: str, closed_url
         away.connect()
 
 
-def test_a_task_that_is_no_message_fails_and_the_next_is_delivered(
+def test_a_task_that_is_no_message_is_a_dead_letter_and_the_next_is_delivered(
     broker: LocalBroker, connection: Connection
 ) -> None:
     """What others put into a queue does not stop its worker."""
@@ -309,8 +328,11 @@ def test_a_task_that_is_no_message_fails_and_the_next_is_delivered(
     _publish(connection, "mixed", 1)
 
     assert [1] == _received(connection, Queue("mixed"), count=1, act=_ack)
+    connection.close()
     with broker.sync_client() as client:
-        assert State.FAILED is client.wait(strange.id).task.state
+        rejected = client.task(strange.id)
+    assert State.DEAD is rejected.state
+    assert "is no message of Kombu" in rejected.error
 
 
 def test_a_connection_goes_on_to_the_next_url_of_a_list(url: str, closed_url: str) -> None:
