@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from celery import states
+from celery import current_task, states
 from celery.backends.base import KeyValueStoreBackend
 from celery.exceptions import TimeoutError as TimeIsUp
 from kombu.exceptions import EncodeError
@@ -23,6 +23,36 @@ T = TypeVar("T")
 QUEUE: Final = "celery:results"
 
 _FIRST_LOOK_S: Final = 0.02  # Then twice as long each time, up to the caller's interval.
+_AHEAD_MAX: Final = 100  # Values that are read with one that is asked for.
+_UNLOCK: Final = "celery.chord_unlock"
+_PARTS: Final = "codeq_parts"  # Where the request of such a task has its `_Parts`.
+
+
+class _Parts:
+    """The values of a chord's parts for the task that asks for one after the other.
+
+    It stops at the first part that has not ended. So with each value those after it are read too:
+    none with the first, and then twice as many each time.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        """Prepare it; nothing is read yet."""
+        self._keys = keys
+        self._places = {key: n for n, key in enumerate(keys)}
+        self._read: dict[str, Any] = {}
+        self._count = 1
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._places
+
+    def value(self, key: str, read: Callable[[Sequence[str]], Sequence[Any]]) -> Any:
+        """Return the value of a part's key."""
+        if key not in self._read:
+            place = self._places[key]
+            keys = self._keys[place : place + self._count]
+            self._read = dict(zip(keys, read(keys), strict=True))
+            self._count = min(2 * self._count, _AHEAD_MAX)
+        return self._read.pop(key)
 
 
 class Results(KeyValueStoreBackend):
@@ -60,6 +90,9 @@ class Results(KeyValueStoreBackend):
 
     def get(self, key: str) -> Any:
         """Return the last value of a key, or None."""
+        parts = self._parts()
+        if parts is not None and key in parts:
+            return parts.value(key, self.mget)
         return self._run(self._values.get(key))
 
     def mget(self, keys: Iterable[str]) -> list[Any]:
@@ -113,6 +146,18 @@ class Results(KeyValueStoreBackend):
             time.sleep(min(nap_s, left_s))
             nap_s = min(2 * nap_s, interval)
 
+    def _parts(self) -> _Parts | None:
+        """Return the parts of the chord that the current task looks at, if it does so."""
+        if not current_task or current_task.name != _UNLOCK:
+            return None
+        request = current_task.request
+        found: _Parts | None = getattr(request, _PARTS, None)
+        if found is None:
+            keys = map(self.get_key_for_task, _ids(request.kwargs["result"]))
+            found = _Parts(list(keys))
+            setattr(request, _PARTS, found)
+        return found
+
     @property
     def _link(self) -> Link:
         return lasting(self._target)
@@ -123,3 +168,12 @@ class Results(KeyValueStoreBackend):
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._link.run(call)
+
+
+def _ids(results: Iterable[Any]) -> Iterator[str]:
+    """Return the ids of tasks among results as Celery writes them; a group has others within."""
+    for (task_id, _), within in results:
+        if within is None:
+            yield task_id
+        else:
+            yield from _ids(within)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -104,6 +104,24 @@ def test_a_chain_a_group_and_a_chord(app: Celery) -> None:
     failed = chord([add.s(1, 1), fails.s("nothing there")], total.s()).delay()
     with pytest.raises(ChordError, match="nothing there"):
         app.AsyncResult(failed.id).get(timeout=WITHIN_S)
+
+
+def test_the_parts_of_a_chord_are_read_ahead(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, a thousand would keep a worker for half a minute."""
+    read, mget = list[int](), Results.mget
+
+    def noted(self: Results, keys: Iterable[str]) -> list[Any]:
+        read.append(len(found := list(keys)))
+        return mget(self, found)
+
+    monkeypatch.setattr(Results, "mget", noted)
+    add, total = app.tasks["add"], app.tasks["total"]
+    parts = [group(add.s(n, 1) for n in range(20)), *(add.s(n, 1) for n in range(20))]
+    body = chord(parts, total.s()).delay()
+
+    assert 2 * sum(range(21)) == body.get(timeout=WITHIN_S)
+    # All parts of the look that found them ended, and then all of them for the body.
+    assert [1, 2, 4, 8, 16, 9, 40] == read[-7:]
 
 
 def test_a_group_is_saved_and_restored(app: Celery) -> None:
