@@ -5,7 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from http import HTTPStatus
@@ -17,10 +26,12 @@ from codeq_cluster.api.http.virtual_time import (
     Fired,
     NoSuchSchedule,
     NotEnded,
+    StillPaused,
     TooManyStops,
     Upcoming,
 )
 from codeq_cluster.client import Client, NotFinished, Operator, Refused, Worker
+from codeq_cluster.errors import CodeqError
 from codeq_cluster.node.compose import Node
 from codeq_cluster.virtual_time.movable_time import MovableTime
 from codeq_cluster.virtual_time.upcoming import Outlook, outlook, rows
@@ -129,8 +140,7 @@ class ClockStepper:
                     await self._operator.pause_schedule(each)
             yield
         finally:
-            for each in paused:
-                await self._resume(each)
+            await resume_all(paused, self._resume)
 
     async def _resume(self, schedule_id: str) -> None:
         try:
@@ -225,6 +235,23 @@ class ClockStepper:
             return max(self._known_patience_s, quiet_s)
         busy = ready or any(row["inProgress"] for row in queues)
         return quiet_s if busy else _IDLE_S
+
+
+async def resume_all(paused: Iterable[str], resume: Callable[[str], Awaitable[None]]) -> None:
+    """Resume schedules; one that cannot be resumed keeps no other one paused.
+
+    Raises:
+        StillPaused: It names those that could not be resumed; the first failure is its cause.
+    """
+    failures: dict[str, CodeqError] = {}
+    for each in paused:
+        try:
+            await resume(each)
+        except CodeqError as error:
+            failures[each] = error
+    if failures:
+        first = next(iter(failures.values()))
+        raise StillPaused(f"resume {', '.join(failures)}: {first}") from first
 
 
 def _bound(stops: Counter[str]) -> None:

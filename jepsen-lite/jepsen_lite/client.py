@@ -169,6 +169,9 @@ class Client(Asker):
             return _with(answer, steps_in, body)
         f = _CALLED.get(f, f)
         path = f"/tasks/{args.task}/{f.value}"
+        if f is F.LOG:
+            answer, body = await self._send(node, path, token)
+            return _with(answer, _logged, body)
         answer, body = await self._send(node, path, token, _change(f, args))
         return _with(answer, _changed, body)
 
@@ -401,6 +404,9 @@ def _change(f: F, args: Args) -> bytes:
             fields["graceSeconds"] = args.delay_ms // 1000
         case F.HEARTBEAT:
             fields["extendSeconds"] = args.lease_ms // 1000
+            fields |= {"log": [args.content]} if args.content else {}
+        case F.REJECT:
+            fields["reason"] = args.content
         case F.NACK:
             fields["delaySeconds"] = args.delay_ms // 1000
             if args.hold:
@@ -494,6 +500,10 @@ def _changed(body: Any) -> Out:
         next=_named(body),
         until_ms=_ms(asked["deadline"]) if asked else 0,
     )
+
+
+def _logged(body: Any) -> Out:
+    return Out(lines=tuple(each["text"] for each in body["lines"]))
 
 
 def _named(result: dict[str, Any]) -> tuple[Follow, ...]:

@@ -72,6 +72,8 @@ class F(StrEnum):
     RETURN = "return"
     HAND_IN = "hand-in"
     LAST = "last"
+    REJECT = "reject"
+    LOG = "log"
     WATCH = "watch"
     SET_KEY = "set-key"
     PHASE = "phase"
@@ -120,6 +122,9 @@ OF_ORDERS = frozenset({F.ORDER, F.BEGIN, F.RECORD, F.PARK, F.SIGNAL, F.CLOSE, F.
 # Operations on tasks that are cancelled with a grace: creates, claims, heartbeats, cancels, nacks
 # and results of theirs, and the list of them.
 OF_GRACES = frozenset({F.OFFER, F.ACCEPT, F.BEAT, F.STOP, F.RETURN, F.HAND_IN, F.LAST})
+
+# Rejects of tasks, which are made and worked on by the operations above, and reads of their logs.
+OF_REJECTS = frozenset({F.REJECT, F.LOG})
 
 
 # Creates of tasks that only a bulk job ends, the start of one, and a look at it.
@@ -322,7 +327,8 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The arguments of an operation or a single event; unused fields are left out.
 
     Attributes:
-        content: The payload of a create, or the result of a submit, as JSON text; unique to it.
+        content: The payload of a create, or the result of a submit, as JSON text; the reason of a
+            reject; the line that a heartbeat writes. Unique to it.
         task: Id of the task acted upon.
         token: Lease token that was sent.
         shard: The shard of a keyed create; -1 if only the broker can tell.
@@ -437,6 +443,7 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
         swept: Of a bulk job.
         told, cursor: Of a page of events.
         until_ms: Of a heartbeat: the deadline of the task's cancel; 0 for none.
+        lines: Of a task's log.
     """
 
     http: int = 0
@@ -473,6 +480,7 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
     until_ms: int = 0
     told: tuple[Told, ...] = ()
     cursor: str = ""
+    lines: tuple[str, ...] = ()
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -18,6 +18,7 @@ from jepsen_lite.history import (
     OF_GRAPHS,
     OF_GROUPS,
     OF_ORDERS,
+    OF_REJECTS,
     OF_SCHEDULES,
     OF_UNIQUES,
     Args,
@@ -343,7 +344,7 @@ class _Grouping:
 
     def add(self, op: Op) -> None:
         others = OF_SCHEDULES | OF_GROUPS | OF_GRAPHS | OF_UNIQUES | OF_ORDERS
-        others |= OF_BULK | OF_GRACES
+        others |= OF_BULK | OF_GRACES | OF_REJECTS
         if op.f in (F.CREATE, F.SET_KEY, F.WATCH) or op.f in others:
             return
         if op.f is F.CLAIM:

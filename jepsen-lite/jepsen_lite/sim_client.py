@@ -26,6 +26,7 @@ from jepsen_lite.gathering import Gathered
 from jepsen_lite.history import (
     OF_BULK,
     OF_GROUPS,
+    OF_REJECTS,
     OF_SCHEDULES,
     OF_UNIQUES,
     Args,
@@ -42,6 +43,7 @@ from jepsen_lite.sim_bulk import SimBulk
 from jepsen_lite.sim_graphs import SimGraphs
 from jepsen_lite.sim_groups import SimGroups
 from jepsen_lite.sim_keys import SimKeys
+from jepsen_lite.sim_rejects import SimRejects
 from jepsen_lite.sim_schedules import TENANT, SimSchedules
 from jepsen_lite.sim_steps import SimSteps, stepped
 from jepsen_lite.sim_uniques import SimUniques
@@ -74,7 +76,8 @@ class SimClient(Asker):
         self._brokers = brokers
         self._shards = brokers.settings.shards
         timeout_s = deadline_ms / 1000
-        self._by_worker: dict[F, SimUniques | SimSteps] = {
+        self._by_worker: dict[F, SimUniques | SimSteps | SimRejects] = {
+            **dict.fromkeys(OF_REJECTS, SimRejects(timeout_s=timeout_s)),
             **dict.fromkeys(OF_UNIQUES, SimUniques(timeout_s=timeout_s)),
             **dict.fromkeys(OF_STEPS, SimSteps(timeout_s=timeout_s)),
         }
@@ -158,6 +161,7 @@ class SimClient(Asker):
                         args.task,
                         extend_ms=args.lease_ms,
                         token=args.token,
+                        log=(args.content,) if args.content else (),
                         timeout_s=timeout_s,
                     )
                 )

@@ -315,6 +315,7 @@ def _mix(mix: Mix) -> Mix:
         uniques=mix.uniques * SHARE * 2,
         orders=mix.orders * SHARE * 4,
         graces=mix.graces * SHARE * 4,
+        rejects=mix.rejects * SHARE * 4,
     )
 
 

@@ -22,6 +22,7 @@ from jepsen_lite.keys import OF_QUEUE, key_name
 from jepsen_lite.operations import TERMINAL
 from jepsen_lite.orders import Orders
 from jepsen_lite.pauses import Pauses
+from jepsen_lite.rejects import Rejects
 from jepsen_lite.schedules import Schedules
 from jepsen_lite.uniques import Uniques
 from jepsen_lite.watching import Watching
@@ -83,6 +84,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         bulk: Bulk jobs begun in a second, each about up to 180 tasks.
         watchers: So many follow the events of its tasks.
         graces: Tasks made in a second, and as many cancels with a grace.
+        rejects: Tasks made in a second whose workers write logs, and reject some.
         command: Of its tasks; some have limits, see `keys`.
         keys: Every create has one of so many keys, of which one task is in progress at a time;
             some have limits of their own, and admins pause them.
@@ -117,6 +119,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     orders: float = 0.0
     bulk: float = 0.0
     graces: float = 0.0
+    rejects: float = 0.0
     watchers: int = 0
     command: str = COMMAND
     keys: int = 0
@@ -207,9 +210,11 @@ WORKLOADS: dict[str, Mix] = {
         reads=40.0,
     ),
     "heartbeats": Mix(
-        says="long tasks held by heartbeats through everything",
-        proves=(*_ALWAYS, "G14"),
-        ok={"create": 40, "claim": 40, "heartbeat": 400},
+        says="long tasks held by heartbeats through everything, and others whose heartbeats write "
+        "logs, and which are rejected",
+        proves=(*_ALWAYS, "G14", "G40", "G41"),
+        ok={"create": 40, "claim": 40, "heartbeat": 400, "beat": 60, "reject": 15, "log": 20},
+        rejects=1.5,
         rate=3,
         workers=20,
         lease_s=(3, 5),
@@ -469,6 +474,7 @@ class Workload(Clients):
             (Orders, mix.orders),
             (Bulk, mix.bulk),
             (Graces, mix.graces),
+            (Rejects, mix.rejects),
             (Watching, mix.watchers),
         )
         self._pauses = None

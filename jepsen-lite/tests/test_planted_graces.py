@@ -13,6 +13,8 @@ from jepsen_lite.history import Args, F, Out, Part, Type
 from jepsen_lite.story import Story
 
 DEADLINE_MS = 9_000
+GRACE_MS = 6_000
+LEASE_MS = 8_000
 
 
 class World:
@@ -48,8 +50,10 @@ class World:
         story = Story()
         for f, at, kind, task, until_ms in self.ops.values():
             claimed = f is F.ACCEPT
-            out = Out(task=task if claimed else "", until_ms=until_ms)
-            args = Args(command=GRACE_COMMAND) if claimed else Args(task=task)
+            code = "lease-lost" if kind is Type.FAIL else ""
+            out = Out(task=task if claimed else "", until_ms=until_ms, code=code)
+            args = Args(lease_ms=LEASE_MS, delay_ms=GRACE_MS if f is F.STOP else 0)
+            args = replace(args, **({"command": GRACE_COMMAND} if claimed else {"task": task}))
             story.op(f, (at, at + 0.1), kind, args, out)
         look = Args(command=GRACE_COMMAND, final=True)
         story.op(F.LAST, (22, 23), Type.OK, look, Out(parts=tuple(self.last.values())))
@@ -93,6 +97,11 @@ def a_refused_result_counts(world: World) -> None:
     world.becomes("result", kind=Type.FAIL)
 
 
+def a_result_within_the_grace_is_refused(world: World) -> None:
+    world.becomes("result", kind=Type.FAIL)
+    world.last["b"] = replace(world.last["b"], status="FAILED", error="CANCELLED")
+
+
 def a_task_is_gone(world: World) -> None:
     del world.last["a"]
 
@@ -107,6 +116,7 @@ PLOTS: tuple[Callable[[World], None], ...] = (
     a_task_dies,
     a_result_is_lost,
     a_refused_result_counts,
+    a_result_within_the_grace_is_refused,
     a_task_is_gone,
 )
 
@@ -126,6 +136,17 @@ def test_the_repaired_twin_breaks_nothing() -> None:
 
     assert found["G36"].valid is True, found["G36"]
     assert [] == [each for each in found.values() if each.valid is False]
+
+
+@pytest.mark.parametrize("at", [9.1, 10.0])
+def test_a_result_after_the_lease_or_the_grace_may_be_refused(at: float) -> None:
+    """Both have begun by then long enough ago, and the broker has ended the task."""
+    world = World()
+    a_result_within_the_grace_is_refused(world)
+    f, _, *rest = world.ops["result"]
+    world.ops["result"] = (f, at, *rest)
+
+    assert verdicts(world.told().history())["G36"].valid is True
 
 
 @pytest.mark.parametrize("name", ["cancel a", "return", "result"])

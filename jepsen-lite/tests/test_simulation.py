@@ -135,6 +135,11 @@ def test_a_cancel_with_a_grace_is_heard_and_ends_its_task() -> None:
     _keeps("graces", G36=40)
 
 
+def test_a_rejected_task_is_dead_and_a_log_keeps_its_lines() -> None:
+    """Workers reject and write logs, an operator requeues, leaders die: G40 and G41."""
+    _keeps("heartbeats", G40=40, G41=10)
+
+
 def test_a_watcher_of_events_misses_none() -> None:
     """It asks another node each time, while leaders die: G35."""
     _keeps("events", seed=5, G35=1000)

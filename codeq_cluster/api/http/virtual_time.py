@@ -50,6 +50,10 @@ class AlreadyMoving(RuntimeError):
     """Another caller moves the clock now; nothing was done."""
 
 
+class StillPaused(RuntimeError):
+    """Schedules that were paused meanwhile could not be resumed; the text names them."""
+
+
 class VirtualTime(Protocol):
     """The clock of a node under virtual time."""
 
@@ -90,7 +94,7 @@ class VirtualTime(Protocol):
             The instants of schedules that have fired, in order.
 
         Raises:
-            RuntimeError: One of the four above.
+            RuntimeError: One of the five above.
             TimeoutError: Workers did not come to rest at a stop, or all stops took too long.
         """
         ...

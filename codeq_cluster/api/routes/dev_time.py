@@ -19,6 +19,7 @@ from codeq_cluster.api.http.virtual_time import (
     AlreadyMoving,
     NoSuchSchedule,
     NotEnded,
+    StillPaused,
     TooManyStops,
     VirtualTime,
 )
@@ -43,6 +44,7 @@ TOO_MANY_STOPS = ApiError(409, f"more than {STOPS_MAX:,} stops", "too-many-stops
 NOT_ENDED = ApiError(409, "the task has not ended", "not-ended")
 MOVES = ApiError(409, "the clock moves already", "time-moves", retryable=True)
 NO_REST = ApiError(503, "workers did not come to rest", "no-rest", retryable=True)
+STILL_PAUSED = ApiError(503, "schedules are still paused", "schedules-paused")
 STOPPING = ApiError(503, "the node stops", "stopping", retryable=True)
 
 
@@ -134,7 +136,7 @@ async def now(call: Call) -> HttpAnswer[TimeView]:
     Answer("The clock has moved.", AdvancedView(_NOON, [FiredView("nightly-report", _NOON)])),
     body=_ADVANCE,
     example={"advanceSeconds": 86_400},
-    errors=(NO_GOAL, INVALID_TO, TOO_MANY_STOPS, NOT_ENDED, MOVES, NO_REST, STOPPING),
+    errors=(NO_GOAL, INVALID_TO, TOO_MANY_STOPS, NOT_ENDED, MOVES, NO_REST, STILL_PAUSED, STOPPING),
 )
 async def advance(call: Call) -> HttpAnswer[AdvancedView]:
     """Advance the clock, and answer when everything due by then has happened.
@@ -164,6 +166,8 @@ async def advance(call: Call) -> HttpAnswer[AdvancedView]:
         raise _at(TOO_MANY_STOPS, error, time) from error
     except NotEnded as error:
         raise _at(NOT_ENDED, error, time) from error
+    except StillPaused as error:
+        raise _at(STILL_PAUSED, error, time) from error
     except TimeoutError as error:
         raise _at(NO_REST, error, time) from error
     except WaitEnded as error:

@@ -1,13 +1,14 @@
-"""Graces: a cancel with a grace is heard, and ends its task for good (G36)."""
+"""Graces: a cancel with a grace is heard, leaves time, and ends its task for good (G36)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from jepsen_lite.checker.leases import NOT_OURS
 from jepsen_lite.checker.verdict import Verdict, Violation, judged, unknown
 from jepsen_lite.history import F, Part
-from jepsen_lite.operations import History, Op
+from jepsen_lite.operations import MS, History, Op
 
 CANCELLED = "CANCELLED"
 _OF_A_LEASE = (F.BEAT, F.RETURN, F.HAND_IN)
@@ -25,6 +26,7 @@ def heard_and_ended(history: History) -> Verdict:
             said[op.args.task or op.out.task].append(op)
     asked: dict[str, list[Op]] = defaultdict(list)
     for op in history.by_f[F.STOP]:
+        said[op.args.task].append(op)
         if op.ok:
             asked[op.args.task].append(op)
     found: list[Violation] = []
@@ -35,6 +37,7 @@ def heard_and_ended(history: History) -> Verdict:
         checked += 1 + len(later)
         found += _told(task, first, later)
         found += _over(task, later)
+        found += _within(history, task, said[task])
         found += _ended(task, first, said[task], ends.get(task), later)
     return judged("G36", found, checked=checked)
 
@@ -70,6 +73,27 @@ def _over(task: str, later: Sequence[Op]) -> Iterator[Violation]:
         if op.f in _OF_A_LEASE and op.call_ns > end.ret_ns:
             text = f"{op.f} of {task} was accepted after it was given back, cancelled"
             yield Violation(text=text, events=(*end.events, *op.events), task=task)
+
+
+def _within(history: History, task: str, said: Sequence[Op]) -> Iterator[Violation]:
+    """Yield results that were refused although neither the lease nor the grace was over."""
+    stops = [op for op in said if op.f is F.STOP and op.possible]
+    for result in said:
+        if result.f is not F.HAND_IN or result.possible or result.out.code not in NOT_OURS:
+            continue
+        of_lease = [op for op in said if op.possible and op.args.token == result.args.token]
+        held = [op for op in said if op.f is F.ACCEPT and op.out.token == result.args.token]
+        beats = [op for op in of_lease if op.f is F.BEAT]
+        ends = [op for op in of_lease if op.f in (F.RETURN, F.HAND_IN)]
+        if not held or any(op.call_ns < result.ret_ns for op in ends):
+            continue
+        # Of concurrent heartbeats, the one with the shortest extension may take effect last.
+        lease_ms = min(op.args.lease_ms for op in (*held, *beats))
+        kept_ns = max(op.call_ns for op in (*held, *(beat for beat in beats if beat.ok)))
+        over_ns = [kept_ns + lease_ms * MS, *(op.call_ns + op.args.delay_ms * MS for op in stops)]
+        if result.ret_ns + history.clock_ns < min(over_ns):
+            text = f"the result of {task} was refused within its lease and its grace"
+            yield Violation(text=text, events=(*held[0].events, *result.events), task=task)
 
 
 def _ended(

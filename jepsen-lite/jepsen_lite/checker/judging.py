@@ -33,6 +33,7 @@ from jepsen_lite.checker.liveness import (
 from jepsen_lite.checker.membership import agree_who_they_are
 from jepsen_lite.checker.order import first_in_first_out, higher_first
 from jepsen_lite.checker.register import happened_at_moments
+from jepsen_lite.checker.rejects import dead_at_once, lines_are_kept
 from jepsen_lite.checker.replicas import converge
 from jepsen_lite.checker.schedules import fired_once, overlap_as_asked
 from jepsen_lite.checker.steps import recorded_once, woken_by_cause
@@ -83,6 +84,8 @@ PROMISES = {
     "G37": "a recorded step is handed to every later delivery, and no other has its name",
     "G38": "a signal is read once or kept, and no wait ends without its cause",
     "G39": "a bulk job acts once on exactly the tasks of its selection that were there before it",
+    "G40": "a task's log has each answered line, in order, and no other",
+    "G41": "a rejected task is a dead letter at once and once, and stays one until it is requeued",
 }
 
 
@@ -151,6 +154,8 @@ def verdicts(history: History, *, calm_p99_ms: int = CALM_P99_MS) -> dict[str, V
         recorded_once(history),
         woken_by_cause(history),
         exactly_the_selection(history),
+        lines_are_kept(history),
+        dead_at_once(history),
     ]
     found = {verdict.guarantee: verdict for verdict in parts}
     for verdict in _under_faults(history, found):

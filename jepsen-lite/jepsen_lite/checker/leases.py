@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from jepsen_lite.checker.verdict import Verdict, Violation, judged
 from jepsen_lite.operations import MS, History, Op, TaskOps
 
-_NOT_OURS = frozenset({"lease-lost", "not-in-progress", "not-owner", "not-found"})
+NOT_OURS = frozenset({"lease-lost", "not-in-progress", "not-owner", "not-found"})
 
 
 def tokens_grow(history: History) -> Verdict:
@@ -50,7 +50,7 @@ def kept_up(history: History) -> Verdict:
             if held is None:
                 continue
             checked += beat.ok
-            if beat.possible or beat.out.code not in _NOT_OURS:
+            if beat.possible or beat.out.code not in NOT_OURS:
                 continue
             ends_ns = _held_until_ns(task, held) - history.clock_ns
             if beat.ret_ns < ends_ns and not _ended(task, held, before_ns=beat.ret_ns):
