@@ -177,7 +177,7 @@ def _ready(task: Task, facts: Facts) -> Explanation:
         text = f"{facts.tenant_leased} tasks of its tenant are in progress, which is its budget"
         return Explanation(Reason.IN_FLIGHT_LIMIT, text)
     if facts.ahead:
-        text = f"{facts.ahead} ready tasks of its queue go before it on its shard"
+        text = f"ready tasks of its queue that go before it on its shard: {facts.ahead}"
         return Explanation(Reason.BEHIND_OTHERS, text)
     return Explanation(Reason.NO_CLAIM, "it is next; no worker has claimed it yet")
 

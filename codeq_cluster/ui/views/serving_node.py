@@ -48,6 +48,7 @@ class Totals(Struct, rename="camel", kw_only=True):
     dead: int = msgspec.field(name="dlq")
     done: int = msgspec.field(name="completed")
     failed: int
+    held: int
     stored_bytes: int
 
 

@@ -27,7 +27,7 @@ export function picture(nodes, id) {
   };
   const node = (each) => {
     const { x, y } = spots.get(each.id);
-    const name = each.name || each.command || each.id;
+    const name = nameOf(each);
     const words = inWords(each);
     const box = [
       svg("title", {}, `${name}: ${words}`),
@@ -49,7 +49,8 @@ export function picture(nodes, id) {
   ];
 }
 
-// A task stands one column right of the last one that it waits for. Edges never lead in a circle.
+// A task stands one column right of the last one that it waits for, beside those that it waits for.
+// Edges never lead in a circle.
 function inColumns(nodes, known) {
   const depths = new Map();
   const depth = (each) => {
@@ -61,7 +62,21 @@ function inColumns(nodes, known) {
   };
   const columns = [];
   for (const each of nodes) (columns[depth(each)] ||= []).push(each);
-  return [...columns].map((each) => each || []);
+  const places = new Map();
+  for (const column of columns) {
+    const beside = (each) => {
+      const of = each.waitsFor.filter(({ id }) => places.has(id)).map(({ id }) => places.get(id));
+      return of.reduce((sum, place) => sum + place, 0) / (of.length || 1);
+    };
+    const sorted = new Map(column.map((each) => [each, beside(each)]));
+    column.sort((one, other) => sorted.get(one) - sorted.get(other) || nameOf(one).localeCompare(nameOf(other), "en", { numeric: true }));
+    column.forEach((each, place) => places.set(each.id, place));
+  }
+  return columns;
+}
+
+function nameOf(each) {
+  return each.name || each.command || each.id;
 }
 
 function inWords(each) {
@@ -73,7 +88,7 @@ function summary(nodes) {
   const counts = new Map();
   for (const each of nodes) counts.set(each.state, (counts.get(each.state) || 0) + 1);
   const states = [...counts].map(([state, n]) => `${n} ${(STATES[state] || "deleted").toLowerCase()}`);
-  const blocking = nodes.filter((each) => each.blocks).map((each) => each.name || each.command);
+  const blocking = nodes.filter((each) => each.blocks).map(nameOf);
   const shown = blocking.slice(0, 5).join(", ") + (blocking.length > 5 ? ` and ${blocking.length - 5} more` : "");
   return `${plural(nodes.length, "task")}: ${states.join(", ")}.` + (blocking.length ? ` The others wait for ${shown}.` : "");
 }

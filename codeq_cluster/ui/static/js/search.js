@@ -6,8 +6,8 @@ import { count } from "./format.js";
 const LOOKS = 20; // Answers without a match before the search asks whether to go on.
 
 // fetch(cursor, signal) → {rows, cursor}; the table `into` shows all there are so far, then `drawn` is
-// called.
-export function pages({ fetch, into, drawn = () => {}, page = 50 }) {
+// called; `end` says what they are if there is no cursor.
+export function pages({ fetch, into, drawn = () => {}, end = () => "all there are", page = 50 }) {
   const node = h("div.pager", { role: "status" });
   let rows = [];
   let cursor = "";
@@ -55,7 +55,7 @@ export function pages({ fetch, into, drawn = () => {}, page = 50 }) {
 
   function rest() {
     const shown = count(rows.length) + " shown";
-    if (!cursor) say(rows.length ? shown + ", all there are" : "");
+    if (!cursor) say(rows.length ? `${shown}, ${end()}` : "");
     else say(shown, h("button", { type: "button", onclick: () => more(rows.length + page) }, rows.length ? "Show more" : "Search on"));
   }
 

@@ -45,7 +45,6 @@ export function keysOf(queue) {
       { name: "Waits for", cell: rests },
     ],
   });
-  const note = h("span.dim.small");
   const list = pages({
     into: rows,
     fetch: async (_, signal) => {
@@ -53,11 +52,11 @@ export function keysOf(queue) {
       more = found.more || found.keys.length === SHOWN;
       return { rows: found.keys };
     },
-    drawn: () => { note.textContent = more ? "the busiest of many" : ""; },
+    end: () => more ? "the busiest of many" : "all there are",
   });
   const node = card("Keys", rows.node, {
     flush: true,
-    aside: h("div.actions", {}, note, list.node, h("button", { type: "button", onclick: () => list.restart() }, "Refresh")),
+    aside: h("div.actions", {}, list.node, h("button", { type: "button", onclick: () => list.restart() }, "Refresh")),
   });
   node.hidden = true;
   return {
