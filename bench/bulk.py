@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bench.follow_ups import SHARDS
 from bench.machine import describe, scratch
+from bench.processes import cpu_s
 from bench.steady import Request, Steady, running
 from codeq_cluster.client import BulkAction, Client, NewTask, Operator, TaskSelection
 from tests.harness.accounting import Percentiles
@@ -37,6 +38,8 @@ class Spans:
 
     Attributes:
         changed: How many tasks the job has changed.
+        alone_s: CPU time of all nodes from `begun_s` to `started_s`, seconds.
+        beside_s: From `started_s` to `ended_s`.
     """
 
     begun_s: float
@@ -44,6 +47,15 @@ class Spans:
     ended_s: float
     over_s: float
     changed: int
+    alone_s: float
+    beside_s: float
+
+    @property
+    def cpu_ms_a_task(self) -> float:
+        """Return the CPU of all nodes for a task of the job, beyond that of the creates."""
+        creates_s = self.alone_s / (self.started_s - self.begun_s)
+        job_s = self.beside_s - creates_s * (self.ended_s - self.started_s)
+        return 1000 * job_s / self.changed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(machine)
     took_s = spans.ended_s - spans.started_s
     print(
-        f"the job cancelled {spans.changed} tasks in {took_s:.1f} s, {spans.changed / took_s:.0f}/s"
+        f"the job cancelled {spans.changed} tasks in {took_s:.1f} s, "
+        f"{spans.changed / took_s:.0f}/s, for {spans.cpu_ms_a_task:.3f} ms of CPU each"
     )
     phases = {
         "alone": (spans.begun_s, spans.started_s),
@@ -105,16 +118,16 @@ async def _measure(
             )
             async with running(offered) as generator:
                 await asyncio.sleep(_WARM_UP_S)
-                begun_s = time.monotonic()
+                begun_s, begun_cpu_s = time.monotonic(), cpu_s(cluster)
                 await asyncio.sleep(options.seconds)
-                started_s = time.monotonic()
+                started_s, started_cpu_s = time.monotonic(), cpu_s(cluster)
                 job = await operator.start_bulk(
                     TaskSelection(tags=_TAG), BulkAction(action="cancel")
                 )
                 while job.status == "RUNNING":
                     await asyncio.sleep(_PAUSE_S)
                     job = await operator.bulk_job(job.id)
-                ended_s = time.monotonic()
+                ended_s, ended_cpu_s = time.monotonic(), cpu_s(cluster)
                 await asyncio.sleep(options.seconds)
                 over_s = time.monotonic()
                 seen = await generator.stop()
@@ -124,6 +137,8 @@ async def _measure(
         ended_s=ended_s,
         over_s=over_s,
         changed=job.changed,
+        alone_s=started_cpu_s - begun_cpu_s,
+        beside_s=ended_cpu_s - started_cpu_s,
     )
     return spans, seen.requests, seen.held_back
 

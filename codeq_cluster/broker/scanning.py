@@ -10,7 +10,7 @@ from codeq_cluster.codec.walk_keys import walk_range
 from codeq_cluster.core.selecting import TaskFilter
 
 PAGE = 1024
-_WALK_PAGE = 128  # Rows of a walk read at once; its caller may want no more of them.
+_WALK_PAGE = 32  # Rows of a walk read at once; its caller may want no more of them.
 
 
 def every_row(store: StateStore, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:

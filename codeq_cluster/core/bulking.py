@@ -58,8 +58,9 @@ def start(view: View, operation: StartBulk, rules: LifetimeRules) -> Decision:
         until_ms=view.now_ms,
         by=operation.by,
         request=operation.request,
-        # Not at once, so that its two audit records have different instants, and names.
-        expires_ms=view.now_ms + STEP_MS,
+        # Not at once, so that its two audit records have different instants, and names. And not at
+        # the same time on all shards: the steps of one would wait for those of the others.
+        expires_ms=view.now_ms + STEP_MS + int(view.fraction() * STEP_MS),
     )
     changes: list[Change] = [ItemChange(before=None, after=job)]
     if len(jobs) >= JOBS_MAX:
@@ -84,7 +85,13 @@ def stop(view: View, operation: StopBulk, rules: LifetimeRules) -> Decision:
 
 
 def elapsed(
-    view: View, job: BulkJob, rules: LifetimeRules, busy: Collection[str], *, most: int
+    view: View,
+    job: BulkJob,
+    rules: LifetimeRules,
+    busy: Collection[str],
+    *,
+    most: int,
+    pause_ms: int,
 ) -> list[Change]:
     """Return what time does with a job: its next step, or that it is forgotten.
 
@@ -95,6 +102,7 @@ def elapsed(
         busy: The tasks that the decision changes already; the walk waits in front of these.
         most: How many tasks the step may change; fewer than `CHANGED_MAX` if so many did not fit an
             entry.
+        pause_ms: The next step comes so much later, or `STEP_MS` later if that is more.
     """
     if job.ended_ms:
         return [ItemChange(before=job, after=None)]
@@ -125,7 +133,7 @@ def elapsed(
         looked=job.looked + looked,
         selected=job.selected + selected,
         changed=job.changed + len(changes),
-        expires_ms=view.now_ms + STEP_MS,
+        expires_ms=view.now_ms + max(STEP_MS, pause_ms),
         unreadable=job.unreadable + unreadable,
     )
     if is_over:

@@ -47,7 +47,8 @@ def advance(view: View, operation: Advance, rules: LifetimeRules) -> Decision:
         if isinstance(item, Group):
             changes += grouping.elapsed(view, item, rules, due_ids)
         elif isinstance(item, BulkJob):
-            changes += bulking.elapsed(view, item, rules, due_ids, most=left)
+            pause_ms = operation.pause_ms
+            changes += bulking.elapsed(view, item, rules, due_ids, most=left, pause_ms=pause_ms)
         elif item.id not in due_ids:
             changes = list(graphing.elapsed(view, item, rules, changes, most=left))
     return Decision(Advanced(len(changes)), tuple(changes))

@@ -156,6 +156,7 @@ class Advance(Struct, frozen=True, array_like=True, tag="advance", kw_only=True)
 
     count: int
     leases_too: bool = True
+    pause_ms: int = 0  # From a step of a bulk job to its next one, at least.
 
 
 class Staging(Struct, frozen=True, array_like=True, tag="stage", kw_only=True):

@@ -21,6 +21,9 @@ SPILL_S = 1.0
 _TURNS = 4
 # A spill comes earlier at this size: a batch that the database takes in some milliseconds.
 SPILL_BYTES = 4 * 2**20
+# It comes at this size, 2 ms of the loop, if the rows hardly replace each other, as those of a bulk
+# job: there is nothing to save by waiting, and every request would wait for a longer spill.
+SPREAD_BYTES = 2**18
 # Bound on a shard's rows in memory while its database takes no writes; beyond it, the shard's log
 # waits, and so do its callers.
 HELD_BYTES = StoreSettings().unspilled_bytes
@@ -91,6 +94,7 @@ class Spiller:
         self._held_bytes = held_bytes
         self._turn_s = spill_s / _TURNS
         self._early_bytes = min(SPILL_BYTES, held_bytes)
+        self._spread_bytes = min(SPREAD_BYTES, held_bytes)
         self._shards = [
             Shard(
                 number,
@@ -107,6 +111,7 @@ class Spiller:
         self._renewed: set[int] = set()  # Reopened since the present trim of the log began.
         self._turn = 0
         self._armed = False
+        self._upto = 0  # The next trim waits until all databases have this job; 0 for none.
         self._releasing = False
         self._stopped = False
 
@@ -117,7 +122,10 @@ class Spiller:
 
     def changed(self, shard: int) -> None:
         """Note that a shard has something to spill."""
-        if self._shards[shard].size >= self._early_bytes:
+        size = self._shards[shard].size
+        if size >= self._spread_bytes and (
+            size >= self._early_bytes or self._shards[shard].state.buffer.is_spread
+        ):
             # For a stalled shard this only checks whether it holds too much.
             self._spill(shard)
         if not self._armed:
@@ -147,16 +155,23 @@ class Spiller:
         self._armed = False
         if self._stopped:
             return
+        if self._wal.releasable and not self._releasing and not self._upto:
+            self._upto = self._writer.completed
         for shard in sorted({*range(self._turn, len(self._shards), _TURNS), *self._stalls}):
-            self._spill(shard)
+            self._spill(shard, seq=self._upto)
         self._turn = (self._turn + 1) % _TURNS
-        if self._wal.releasable and not self._releasing:
+        # What a database shows after it has refused a write may not be on disk.
+        if self._upto and not self._failed and all(map(self._has_all, self._shards)):
             self._release()
         if self._stalls:
             next_at = min(stall.retry_at for stall in list(self._stalls.values()))
             self._arm(max(_STALLED_S, next_at - self._timers.now()))
-        elif any(shard.size for shard in self._shards):
+        elif self._upto or any(shard.size for shard in self._shards):
             self._arm(self._turn_s)
+
+    def _has_all(self, shard: Shard) -> bool:
+        """Return whether a database has what the next trim of the log removes."""
+        return shard.holds(self._upto)
 
     def _spill(self, shard: int, *, seq: int = 0) -> bool:
         """Spill one shard, unless its database has just refused; return whether all is written."""
@@ -201,13 +216,7 @@ class Spiller:
 
     def _release(self) -> None:
         """Delete the log's old segments once the databases have synced their rows."""
-        upto = self._writer.completed
-        for number in range(len(self._shards)):
-            self._spill(number, seq=upto)
-        # What a database shows after it has refused a write may not be on disk.
-        if self._failed or not all(shard.holds(upto) for shard in self._shards):
-            self._arm(self._turn_s)
-            return
+        upto, self._upto = self._upto, 0
         self._releasing = True
         self._renewed.clear()
         unsynced: list[tuple[int, StorageFailed]] = []
@@ -236,3 +245,5 @@ class Spiller:
             # The next pass tries again; until then the log is longer than necessary.
             log.warning("write-ahead log not shortened", extra={"error": str(error)})
             self._arm(_STALLED_S_STEP_MAX)
+        elif self._wal.releasable:
+            self._arm(self._turn_s)

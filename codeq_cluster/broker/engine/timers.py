@@ -16,6 +16,7 @@ from codeq_cluster.broker.engine.faults import is_fault, setting_aside
 from codeq_cluster.broker.engine.view import ShardView
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.records import RecordInvalid
+from codeq_cluster.core.bulk import PAUSE_MS_MAX, RESTS
 from codeq_cluster.core.items import NO_OWNER
 from codeq_cluster.core.operations import Advance, Operation
 from codeq_cluster.errors import NotLeader, OutcomeUnknown
@@ -56,6 +57,7 @@ class Timers:
         self._act = act
         self._failed = failed
         self._count = ADVANCE_COUNT
+        self._pause_ms = 0  # Of bulk jobs, by how long their last step took.
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms = 0
         self._running: set[asyncio.Task[None]] = set()
@@ -96,9 +98,12 @@ class Timers:
         """Act on what is due, in one bounded batch; then set the timer for the rest."""
         if self._stopped:
             return
-        leases_too = self._now_ms() >= self._leases_from_ms
+        begun_ms = self._now_ms()
+        leases_too = begun_ms >= self._leases_from_ms
         try:
-            await self._act(Advance(count=self._count, leases_too=leases_too))
+            await self._act(
+                Advance(count=self._count, leases_too=leases_too, pause_ms=self._pause_ms)
+            )
         except (NotLeader, OutcomeUnknown):
             return  # The next leader's timers take over.
         except Exception as error:
@@ -114,6 +119,9 @@ class Timers:
             self._count = max(1, self._count // 2)
         else:
             self._count = min(2 * self._count, ADVANCE_COUNT)
+            took_ms = self._now_ms() - begun_ms
+            # Down by halves alone: one quick step among slow ones says little.
+            self._pause_ms = min(max(RESTS * took_ms, self._pause_ms // 2), PAUSE_MS_MAX)
         self.arm()
 
     async def _set_aside(self, timer: bytes, error: Exception) -> None:

@@ -91,7 +91,7 @@ async def test_requests_take_few_calls(tmp_path: Path) -> None:
     async with running(tmp_path, LimitSettings()) as client:
         rule = b'{"flow": {"perKey": {"maxRunning": 1}}}'
         made = await client.send("PUT", "admin/topics/keyed", rule)
-        assert made.status == 201, made
+        assert 201 == made.status, made
         reader, writer = await client.connect()
         lane = Lane(client, reader, writer)
         sys.setprofile(lane.called)

@@ -265,7 +265,7 @@ async def test_a_bulk_job_goes_on_past_a_task_that_cannot_be_read(shard: Shard) 
     shard.log.depose()
     shard.log.lead()
     read = set(shard.engine.view.bulk)
-    shard.clock.pass_ms(STEP_MS)
+    shard.clock.pass_ms(2 * STEP_MS)
 
     def done() -> bool:
         return all(_stored(shard, each).state is State.FAILED for each in ids[2:])

@@ -70,8 +70,8 @@ def job(view: DictView, name: str) -> BulkJob:
 
 
 def filled(tasks: int) -> DictView:
-    """Return a queue with tasks."""
-    view = DictView(now_ms=1_000_000)
+    """Return a queue with tasks, on a shard where the first step of a job comes at its earliest."""
+    view = DictView(now_ms=1_000_000, draw=0.0)
     for number in range(tasks):
         ask(view, Create(id=f"t{number:04}", tenant="acme", command="Render", payload="1"))
     return view
@@ -137,6 +137,22 @@ def test_a_job_goes_on_in_steps_and_is_forgotten_after_a_day() -> None:
     assert (2 * CHANGED_MAX, True) == (last.changed, last.ended_ms > 0)
     assert last == kept
     assert view.item(ItemKind.BULK, "acme", "j") is None
+
+
+def test_a_job_rests_for_as_long_as_the_leader_says() -> None:
+    """The leader knows how long a step takes; it says no less than the usual pause."""
+    view = filled(3 * CHANGED_MAX)
+    ask(view, start("j"))
+    view.now_ms += STEP_MS
+    ask(view, Advance(count=256, pause_ms=200))
+    first = job(view, "j")
+    view.now_ms += 200
+    ask(view, Advance(count=256, pause_ms=1))
+    second = job(view, "j")
+
+    assert view.now_ms == first.expires_ms
+    assert view.now_ms + STEP_MS == second.expires_ms
+    assert 2 * CHANGED_MAX == second.changed
 
 
 def test_a_step_that_does_not_fit_an_entry_is_smaller() -> None:

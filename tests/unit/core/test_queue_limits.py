@@ -199,7 +199,7 @@ def test_a_dead_letter_from_before_the_limit_cannot_have_its_unique_key_again() 
     shard.ask(
         StartBulk(request="b", tenant="acme", id="b", by="ops", select=Selection(), action=bulk)
     )
-    shard.wait(STEP_MS)
+    shard.wait(2 * STEP_MS)
     [job] = shard.items(ItemKind.BULK)
     assert isinstance(job, BulkJob)
     assert (2, 0) == (job.selected, job.changed)
