@@ -1,14 +1,15 @@
-"""Celery application: one task that notes that it has run, for each broker of `bench.celery`."""
+"""Celery application: one task that notes its run, on each broker of `bench.frameworks`."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
 
 from celery import Celery
 
-app = Celery("bench")  # CELERY_BROKER_URL names its broker.
+app = Celery("bench", broker=os.environ["BROKER_URL"])
 app.conf.update(
     task_ignore_result=True,
     task_acks_late=True,

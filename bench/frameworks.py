@@ -1,6 +1,7 @@
-"""Celery: the same application on this broker, on Redis and on RabbitMQ.
+"""Frameworks: one application of each on this broker, on Redis and on RabbitMQ.
 
-    python -m bench.celery [--systems ours redis rabbitmq] [--tasks 5000] [--rounds 3]
+    python -m bench.frameworks [--frameworks celery dramatiq taskiq]
+        [--systems ours redis rabbitmq] [--tasks 5000] [--rounds 3]
 
 One process sends all tasks, and then a worker of two processes runs them. Ours and RabbitMQ are
 three nodes, RabbitMQ with a quorum queue and confirmed publishes; Redis is one server that syncs
@@ -30,7 +31,13 @@ from codeq_cluster.testing.ports import free_ports
 from tests.harness.servers import Server
 
 _ROOT = Path(__file__).parent.parent
-_APPLICATION = "bench.celery_application"
+# The applications, with what starts a worker of two processes for each.
+_FRAMEWORKS: Mapping[str, Sequence[str]] = {
+    "celery": ("celery", "-A", "{}", "worker", "-c", "2", "-l", "WARNING"),
+    "dramatiq": ("dramatiq", "{}", "-p", "2"),
+    "taskiq": ("taskiq", "worker", "{}:broker", "-w", "2", "--log-level", "WARNING"),
+}
+_MODULES = ("pika", "redis", "taskiq_aio_pika", "taskiq_redis")
 _WORK_WITHIN_S = 600.0
 _POLL_S = 0.01
 _WARM = 10  # Work is measured after a tenth: the worker's start is none.
@@ -45,7 +52,7 @@ class System(Protocol):
 
     @property
     def url(self) -> str:
-        """The URL for Celery."""
+        """The URL for applications."""
 
     def start(self) -> None:
         """Start it, and return once it serves."""
@@ -64,8 +71,8 @@ class _Ours(Checkout):
 class _Rabbit(RabbitCluster):
     @property
     def url(self) -> str:
-        """All nodes, between which a client of Celery chooses."""
-        return ";".join(f"{url}/" for url in self.urls)
+        """All nodes, between which a client chooses that can."""
+        return ";".join(f"{url}%2F" for url in self.urls)
 
 
 class _Redis:
@@ -106,7 +113,8 @@ _SYSTEMS: Mapping[str, Callable[[Path], System]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what was measured: medians of the rounds."""
     missing = _missing()
-    parser = argparse.ArgumentParser(prog="python -m bench.celery", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.frameworks", description=__doc__)
+    parser.add_argument("--frameworks", nargs="+", choices=_FRAMEWORKS, default=[*_FRAMEWORKS])
     parser.add_argument("--systems", nargs="+", choices=_SYSTEMS)
     parser.add_argument("--tasks", type=int, default=5000, help="of each round, 10 or more")
     parser.add_argument("--rounds", type=int, default=3)
@@ -117,22 +125,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = options.systems or [name for name in _SYSTEMS if name not in missing]
     for name, reason in missing.items():
         print(f"without {name}: {reason}", file=sys.stderr)
-    measured: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
+    rows = [(framework, name) for framework in options.frameworks for name in names]
+    measured: dict[tuple[str, str], list[tuple[float, ...]]] = {row: [] for row in rows}
     with scratch(None) as directory:
         print(describe(directory))
         systems = {name: _SYSTEMS[name](directory / name) for name in names}
         for turn in range(options.rounds):
-            for name, system in systems.items():
-                journal = directory / f"{name}-{turn}"
+            for framework, name in rows:
+                journal, system = directory / f"{framework}-{name}-{turn}", systems[name]
                 try:
                     system.start()
-                    measured[name].append(_round(system, journal, options.tasks))
+                    found = _round(framework, system, journal, options.tasks)
+                    measured[framework, name].append(found)
                 finally:
                     system.stop()
-    print(f"{'':10}{'sent/s':>9}{'CPU ms':>9}{'run/s':>9}{'CPU ms':>9}")
-    for name, rounds in measured.items():
+    print(f"{'':20}{'sent/s':>9}{'CPU ms':>9}{'run/s':>9}{'CPU ms':>9}")
+    for (framework, name), rounds in measured.items():
         sent, sent_ms, ran, ran_ms = map(statistics.median, zip(*rounds, strict=True))
-        print(f"{name:10}{sent:>9,.0f}{sent_ms:>9.2f}{ran:>9,.0f}{ran_ms:>9.2f}", flush=True)
+        row = f"{sent:>9,.0f}{sent_ms:>9.2f}{ran:>9,.0f}{ran_ms:>9.2f}"
+        print(f"{framework:10}{name:10}{row}", flush=True)
     return 0
 
 
@@ -141,17 +152,20 @@ def _missing() -> Mapping[str, str]:
     found = {}
     if shutil.which("redis-server") is None:
         found["redis"] = "apt-get install redis-server"
-    elif find_spec("redis") is None:
-        found["redis"] = "pip install -e '.[bench]'"
     if not RABBITMQ.exists():
         found["rabbitmq"] = "apt-get install rabbitmq-server"
+    if any(find_spec(module) is None for module in _MODULES):
+        found |= dict.fromkeys(("redis", "rabbitmq"), "pip install -e '.[bench]'")
     return found
 
 
-def _round(system: System, journal: Path, tasks: int) -> tuple[float, float, float, float]:
+def _round(
+    framework: str, system: System, journal: Path, tasks: int
+) -> tuple[float, float, float, float]:
     """Send and run tasks; return the rate and the broker's CPU in ms a task, of each."""
     journal.touch()
-    variables = {**environment(), "CELERY_BROKER_URL": system.url}
+    variables = {**environment(), "BROKER_URL": system.url}
+    application = f"bench.{framework}_application"
 
     def cpu_s() -> float:
         return sum(map(cpu_seconds_exact, system.pids))
@@ -161,7 +175,7 @@ def _round(system: System, journal: Path, tasks: int) -> tuple[float, float, flo
 
     def send(count: int) -> float:
         """Return the seconds that it took, without the start of the process."""
-        command = program(_APPLICATION, str(journal), str(count))
+        command = program(application, str(journal), str(count))
         done = subprocess.run(
             command, env=variables, cwd=_ROOT, check=True, stdout=subprocess.PIPE, text=True
         )
@@ -172,8 +186,8 @@ def _round(system: System, journal: Path, tasks: int) -> tuple[float, float, flo
     took_s = send(tasks)
     sent = _rates(tasks, took_s, cpu_s() - used_s)
     worker = Server(journal.with_suffix(".log"))
-    command = ("celery", "-A", _APPLICATION, "worker", "-c", "2", "-l", "WARNING")
-    worker.start(program(*command), variables, cwd=_ROOT)
+    words = [word.format(application) for word in _FRAMEWORKS[framework]]
+    worker.start(program(*words), variables, cwd=_ROOT)
     try:
         warm = tasks // _WARM
         _until_ran(journal, warm, worker)
