@@ -86,7 +86,8 @@ class Waiters:
     Args:
         waiters_max: Of each kind; beyond it callers are refused.
         claimable: Takes (tenant, queue, ready tasks) and returns how many of them may be claimed
-            now. No caller is woken for the rest: thousands may wait on a paused queue.
+            now, and nobody has been woken for. No caller is woken for the rest: thousands may wait
+            on a paused queue.
     """
 
     def __init__(

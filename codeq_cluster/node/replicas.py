@@ -64,7 +64,7 @@ class Replicas:
         )
         self.history = History(catalogue.counters, base.now_s)
         self.waiters = waiters = Waiters(
-            waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable
+            waiters_max=settings.limits.waiters_max, claimable=catalogue.newly_claimable
         )
         self.groups: list[RaftGroup] = []
         self.rest = Rest(

@@ -87,6 +87,8 @@ class LiveViews:
                     "X-Request-Id": call.request_id,
                 }
             )
+            # Or its connection would stay open, idle, when the stream is over.
+            response.force_close()
             with suppress(ConnectionError):  # The client is gone.
                 await response.prepare(call.request)
                 await self._feed(call, view, since, response)

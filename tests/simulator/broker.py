@@ -187,7 +187,9 @@ class SimBroker:
         self.groups: list[RaftGroup] = []
         self._settings = settings
         catalogue = Catalogue(self.states)
-        waiters = Waiters(waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable)
+        waiters = Waiters(
+            waiters_max=settings.limits.waiters_max, claimable=catalogue.newly_claimable
+        )
         catalogue.on_open(
             lambda tenant, queue, most: waiters.work(
                 tenant,

@@ -90,6 +90,7 @@ class Catalogue:
         self._shards: list[CountedShard] = []
         self._settling: set[asyncio.Event] = set()
         self._on_open: list[Callable[[str, str, int], None]] = []
+        self._told: set[tuple[str, str]] = set()
 
     def follow(self, shard: CountedShard) -> None:
         """Add the counts of the next shard, in order."""
@@ -176,6 +177,15 @@ class Catalogue:
             return 0
         return self.policy(tenant, queue).claimable(ready, partial(self._leased, tenant, queue))
 
+    def newly_claimable(self, tenant: str, queue: str, ready: int) -> int:
+        """As `claimable`, but none if the entry that was applied last has opened the queue.
+
+        Whoever waits for it has been told of all its tasks then.
+        """
+        if (tenant, queue) in self._told:
+            return 0
+        return self.claimable(tenant, queue, ready)
+
     def counters(self) -> list[Mapping[tuple[str, str], Counters]]:
         """Return the task counts by (queue, tenant), one mapping a shard."""
         return [shard.replica.counters for shard in self._shards]
@@ -252,6 +262,7 @@ class Catalogue:
         """Update the catalogue from an applied entry's rows."""
         for event in self._settling:
             event.set()
+        self._told.clear()
         for key, value in rows.items():
             if key.startswith(keyspace.STATS_PREFIX):
                 queue, tenant = keyspace.stats_parts(key)
@@ -374,6 +385,7 @@ class Catalogue:
             self._opened(tenant, queue, most)
 
     def _opened(self, tenant: str, queue: str, most: int = _ALL) -> None:
+        self._told.add((tenant, queue))
         for call in self._on_open:
             call(tenant, queue, most)
 

@@ -32,6 +32,7 @@ class Stream:
     """A browser's end of a stream."""
 
     status: int
+    head: bytes
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
@@ -67,8 +68,8 @@ async def opened(session: Session, query: str, **headers: str) -> Stream:
         "GET", f"/ui/api/live?{query}", 0, token="", Cookie=session.cookie, **headers
     )
     writer.write(head)
-    lines = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
-    return Stream(int(lines[0].split()[1]), reader, writer)
+    answered = await reader.readuntil(b"\r\n\r\n")
+    return Stream(int(answered.split()[1]), answered, reader, writer)
 
 
 @dataclass(slots=True)
@@ -98,6 +99,15 @@ async def test_a_stream_sends_every_change(world: World) -> None:
 
     assert 0 == before.told["queue"]["ready"]
     assert 1 == after.told["queue"]["ready"]
+
+
+async def test_the_connection_of_a_stream_ends_with_it(world: World) -> None:
+    """A browser that comes back opens another one; the node keeps no idle ones."""
+    stream = await opened(world.admin, "view=overview")
+    stream.close()
+
+    assert 200 == stream.status
+    assert b"\r\nconnection: close\r\n" in stream.head.lower()
 
 
 async def test_charts_go_on_where_they_broke_off(world: World) -> None:

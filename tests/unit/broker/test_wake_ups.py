@@ -57,9 +57,16 @@ def office(shard: Shard) -> Office:
     """Yield a leader."""
     catalogue = Catalogue([shard.store.state])
     catalogue.follow(shard.engine)
-    waiters = Waiters(waiters_max=100, claimable=catalogue.claimable)
+    waiters = Waiters(waiters_max=100, claimable=catalogue.newly_claimable)
     shard.engine.on_rows(catalogue.rows)
     shard.engine.on_rows(waiters.rows)
+    catalogue.on_open(
+        lambda tenant, queue, most: waiters.work(
+            tenant,
+            queue,
+            catalogue.claimable(tenant, queue, min(most, catalogue.ready(tenant, queue))),
+        )
+    )
     shards = shards_of(shard)
     background = Background()
     return Office(shard, waiters, Claims(shards, waiters, background), catalogue)
@@ -130,14 +137,7 @@ async def test_a_shut_queue_wakes_nobody_until_its_token_comes(
     office: Office, waiting: Callable[[], int]
 ) -> None:
     """Neither tasks that arrive, nor leases that end, give it a token."""
-    shard, catalogue = office.shard, office.catalogue
-    catalogue.on_open(
-        lambda tenant, queue, most: office.waiters.work(
-            tenant,
-            queue,
-            catalogue.claimable(tenant, queue, min(most, catalogue.ready(tenant, queue))),
-        )
-    )
+    shard = office.shard
     rule = PerQueue(rate=Rate(1))
     await shard.engine.operate(
         [PutFlow(topic=_topic(0), per_key=None, shards=1, per_queue=rule), Advance(count=9)]
