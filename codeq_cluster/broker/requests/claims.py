@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import compress, groupby
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from codeq_cluster.broker.background import Background
@@ -41,8 +41,7 @@ NEAR_MS = 100
 _NOTHING = Claimed((), ())
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(Struct):
     """One claim of a caller.
 
     Attributes:
@@ -52,18 +51,6 @@ class _Asked:
 
     claim: Claim
     lost: bool = False
-
-    @contextmanager
-    def telling(self) -> Iterator[None]:
-        """Turn an error that says that nothing was done into OutcomeUnknown if that is not sure."""
-        try:
-            yield
-        except OutcomeUnknown:
-            raise
-        except CodeqError as error:
-            if not self.lost:
-                raise
-            raise OutcomeUnknown("a shard may have leased a task to the claim before") from error
 
 
 class Claims:
@@ -109,7 +96,7 @@ class Claims:
             )
         )
         self._waiters.claiming()
-        with asked.telling():
+        try:
             if wait_s <= 0:
                 return await self._take(asked, queues, timeout_s=timeout_s, ask_leaders=True)
             if known := self._known(tenant, queues):
@@ -122,6 +109,12 @@ class Claims:
                 return await self._take_when_woken(
                     ticket, asked, queues, waits_until=waits_until, timeout_s=timeout_s
                 )
+        except OutcomeUnknown:
+            raise
+        except CodeqError as error:
+            if not asked.lost:
+                raise
+            raise OutcomeUnknown("a shard may have leased a task to the claim before") from error
 
     @contextmanager
     def _in_line(self, tenant: str, queues: tuple[str, ...]) -> Iterator[Ticket]:
