@@ -33,7 +33,7 @@ from codeq_cluster.core.dependencies import Dependencies
 from codeq_cluster.core.dependencies import restored as restored_row
 from codeq_cluster.core.flowing import restored, restored_without
 from codeq_cluster.core.groups import Group, Member, group_shard, member_id
-from codeq_cluster.core.items import KIND_OF, Item, Topic
+from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.lane import FlowRule, KeyRule, Lane
 from codeq_cluster.core.placing import is_apart, once_name, pin_of, placing_key, without_keys
 from codeq_cluster.core.relays import Relay, RelayedTask, RelayLink
@@ -252,7 +252,7 @@ class _Filling:
         self._acted: dict[tuple[int, int], int] | None = None
         self._old_count = 0
         self._exported: set[str] = set()
-        self._pins: set[tuple[str, str]] = set()
+        self._pins: dict[tuple[str, str], str] = {}
         self._bare: set[str] = set()  # Those of tasks that have come without their keys.
         self._lost: set[str] = set()  # The ids of tasks and deliveries that cannot be read.
 
@@ -305,9 +305,9 @@ class _Filling:
         for lane in shard.lanes.values():
             self._put_item(shard, lane)
         held = {(lane.tenant, lane.queue) for lane in shard.lanes.values() if lane.held}
-        for queue in self._pins | held:
+        for queue in self._pins.keys() | held:
             if not shard.has(keyspace.item(ItemKind.FLOW, *queue)):
-                self._put_item(shard, restored_without(*queue, pinned=queue in self._pins))
+                self._put_item(shard, restored_without(*queue, pinned=self._pins.get(queue, "")))
 
     def _add(self, row: Row, source: int) -> None:
         key, value = row
@@ -361,9 +361,9 @@ class _Filling:
             if isinstance(item, Schedule) and not self._wanted.run_schedules:
                 item = held_back(item, by=PAUSED_BY_RESTORE, now_ms=item.updated_ms)
             self._put_item(shard, item)
-        if isinstance(item, Topic) and (item.per_key is not None or item.pinned):
+        for flow in restored(item):
             for each in self._shards:
-                self._put_item(each, restored(item))
+                self._put_item(each, flow)
 
     def _send_relays_again(self, shard: _Shard) -> None:
         """Let this cluster send each relay that has not acted yet, even if it was taken.

@@ -33,6 +33,7 @@ _COMMANDS = {
     "bench": "work.bench",
     "verify": "work.verify",
     "queue": "work.queue",
+    "limit": "work.limit",
     "dlq": "work.dlq",
     "topic": "work.topic",
     "schedule": "work.schedule",

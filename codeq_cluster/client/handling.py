@@ -19,7 +19,7 @@ from codeq_cluster.client.steps import StepLog, wait_of
 from codeq_cluster.errors import CodeqError
 
 P = TypeVar("P")
-Hold = Literal["", "key", "queue"]
+Hold = Literal["", "key", "queue", "limit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,14 +271,15 @@ class Retry(Exception):
     Attributes:
         after: When to retry, a number in seconds; 0 for the broker's back-off. The broker bounds
             it, by 15 minutes unless it is configured otherwise.
-        hold: `"key"` or `"queue"` if no task of the same key, or of the whole queue, is to be
-            handed out before then, to any worker: the API has said that it wants less. The attempt
-            does not count. Where there is nothing to hold, it is a retry without it.
+        hold: `"key"`, `"queue"` or `"limit"` if no task of the same key, of the whole queue, or of
+            all queues that share its limit, is to be handed out before then, to any worker: the API
+            has said that it wants less. The attempt does not count. Where there is nothing to hold,
+            it is a retry without it.
     """
 
     def __init__(self, reason: str = "", *, after: Duration = 0, hold: Hold = "") -> None:
         if hold not in get_args(Hold):
-            raise ValueError(f'hold must be "key", "queue", or "" for none, not {hold!r}')
+            raise ValueError(f'hold must be "key", "queue", "limit", or "" for none, not {hold!r}')
         super().__init__(reason)
         self.after = after
         self.hold = hold

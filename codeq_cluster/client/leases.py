@@ -227,8 +227,9 @@ class Leases(Connection):
     ) -> bool:
         """Return a task after a delay (0: the broker's back-off); True if it died of it.
 
-        With `hold`, `"key"` or `"queue"`, all tasks of its key or queue wait so long. Before the
-        cluster is upgraded that is refused at once, with the code `upgrade-under-way`.
+        With `hold`, `"key"`, `"queue"` or `"limit"`, all tasks of its key, its queue, or the queues
+        that share its limit wait so long. Before the cluster is upgraded that is refused at once,
+        with the code `upgrade-under-way`.
         """
         fields: dict[str, object] = {"reason": reason}
         if delay_s > 0:

@@ -230,6 +230,22 @@ class Operator(Schedules, Bulk):
         """Delete a topic; its tasks stay."""
         await self._write("DELETE", f"{ADMIN}/topics/{part(name)}?deletionPolicy=Delete")
 
+    async def limits(self, *, limit: int = PAGE_MAX, cursor: str = "") -> Page:
+        """Return a page of limits that queues share, by name."""
+        return await self._page(f"{ADMIN}/limits{query(limit=limit, cursor=cursor)}", "limits")
+
+    async def limit(self, name: str) -> Mapping[str, Any]:
+        """Return a limit, and what the queues that share it do now."""
+        return await self._get(f"{ADMIN}/limits/{part(name)}")
+
+    async def put_limit(self, name: str, rule: Mapping[str, object]) -> Mapping[str, Any]:
+        """Create or change a limit: its `maxRunning` and its `rate`, both of them at once."""
+        return await self._write("PUT", f"{ADMIN}/limits/{part(name)}", rule, repeatable=True)
+
+    async def delete_limit(self, name: str) -> None:
+        """Delete a limit that no topic names."""
+        await self._write("DELETE", f"{ADMIN}/limits/{part(name)}")
+
     async def deliveries(
         self, *, status: str = "", limit: int = PAGE_MAX, cursor: str = ""
     ) -> Page:

@@ -33,7 +33,7 @@ class GivenBack:
 
     Attributes:
         error: Why, if the handler did not ask for it; for the log.
-        hold: What is to rest until then, too: `key` or `queue`; empty for nothing.
+        hold: What is to rest until then, too: `key`, `queue` or `limit`; empty for nothing.
     """
 
     reason: str

@@ -42,8 +42,8 @@ class AttemptRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """One finished delivery of a task.
 
     Attributes:
-        outcome: `COMPLETED`, `FAILED`, `NACKED`, `KEY_HELD`, `QUEUE_HELD`, `ABANDONED`,
-            `LEASE_EXPIRED` etc.
+        outcome: `COMPLETED`, `FAILED`, `NACKED`, `KEY_HELD`, `QUEUE_HELD`, `LIMIT_HELD`,
+            `ABANDONED`, `LEASE_EXPIRED` etc.
     """
 
     worker: str

@@ -105,7 +105,13 @@ class FlowOf(NamedTuple):
     per_key: PerKey | None = None
     per_queue: PerQueue | None = None
     rule_seq: int = 0
-    pinned: bool = False
+    pinned: str = ""
+    limit: str = ""
+
+    @property
+    def rules(self) -> bool:
+        """Whether the queue has any rule, or a share in a limit."""
+        return bool(self.per_key or self.per_queue or self.limit)
 
 
 _NO_FLOW = FlowOf()
@@ -113,7 +119,7 @@ _NO_FLOW = FlowOf()
 
 def flow_of(topic: Topic) -> FlowOf:
     """Return what a topic says of its flow."""
-    return FlowOf(topic.per_key, topic.per_queue, topic.rule_seq, topic.pinned)
+    return FlowOf(topic.per_key, topic.per_queue, topic.rule_seq, topic.pinned, topic.limit)
 
 
 def put_topic(view: View, operation: PutTopic, _: LifetimeRules) -> Decision:
@@ -153,6 +159,7 @@ def stands(view: View, operation: PutTopic, flow: FlowOf = _NO_FLOW) -> Decision
         rule_seq=flow.rule_seq,
         per_queue=flow.per_queue,
         pinned=flow.pinned,
+        limit=flow.limit,
     )
     if found is not None:
         made_now = found.version == 1 and found.request == operation.request

@@ -15,6 +15,7 @@ from codeq_cluster.core import (
     flowing,
     import_record,
     key_rules,
+    limiting,
     scheduling,
     setting_aside,
     triage,
@@ -25,6 +26,7 @@ from codeq_cluster.core.changes import Decision, ItemChange
 from codeq_cluster.core.importing import take_over
 from codeq_cluster.core.items import WEBHOOK_KEY_ID
 from codeq_cluster.core.lane import SetKey
+from codeq_cluster.core.limit import DeleteLimit, PutLimit
 from codeq_cluster.core.operations import (
     Delete,
     DeleteTopic,
@@ -42,7 +44,14 @@ from codeq_cluster.core.operations import (
     RotateWebhookKey,
     UndoRequeue,
 )
-from codeq_cluster.core.outcomes import BulkStands, Changed, Imported, ScheduleStands, TopicStands
+from codeq_cluster.core.outcomes import (
+    BulkStands,
+    Changed,
+    Imported,
+    LimitStands,
+    ScheduleStands,
+    TopicStands,
+)
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import (
     BackfillSchedule,
@@ -84,6 +93,12 @@ def _put(_: PutTopic | PutFlow, decision: Decision) -> Said:
     assert isinstance(decision.outcome, TopicStands)
     topic = decision.outcome.topic
     return "topic.put", topic.id, f"version {topic.version}"
+
+
+def _limited(_: PutLimit, decision: Decision) -> Said:
+    assert isinstance(decision.outcome, LimitStands)
+    limit = decision.outcome.limit
+    return "limit.put", limit.id, f"version {limit.version}"
 
 
 def _rotated(operation: RotateWebhookKey, _: Decision) -> Said:
@@ -143,6 +158,11 @@ _ACTIONS: dict[type, tuple[_Rule, Callable[[Any, Decision], Said | None]]] = {
     DeleteTopic: (
         flowing.drop_topic,
         lambda operation, _: ("topic.delete", operation.name.lower(), ""),
+    ),
+    PutLimit: (limiting.put_limit, _limited),
+    DeleteLimit: (
+        limiting.delete_limit,
+        lambda operation, _: ("limit.delete", operation.name.lower(), ""),
     ),
     SetKey: (key_rules.set_key, _key_set),
     PauseQueue: (

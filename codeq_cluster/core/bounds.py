@@ -242,6 +242,11 @@ Owner: TypeAlias = Annotated[str, OWNER]
 Name: TypeAlias = Annotated[str, NAME]
 NameOrNone: TypeAlias = Annotated[str, that(COMMAND.fullmatch, COMMAND_WORDS, empty=True)]
 Queue: TypeAlias = Annotated[str, QUEUE]
+# What tasks are counted together by: their queue, or the limit that several queues share.
+_SCOPE = re.compile(r"@?[a-z0-9._:-]{1,128}")
+_SCOPE_WORDS = "a queue, or @ and a limit"
+Scope: TypeAlias = Annotated[str, that(_SCOPE.fullmatch, _SCOPE_WORDS)]
+ScopeOrNone: TypeAlias = Annotated[str, that(_SCOPE.fullmatch, _SCOPE_WORDS, empty=True)]
 QueueOrNone: TypeAlias = Annotated[str, lambda name: QUEUE(name) if name else ""]
 Subject: TypeAlias = Annotated[str, text(SUBJECT_BYTES_MAX)]
 WorkerName: TypeAlias = Annotated[

@@ -12,6 +12,7 @@ from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.dependencies import Dependencies, waiting_for
 from codeq_cluster.core.handling import of_new_task
 from codeq_cluster.core.items import Topic
+from codeq_cluster.core.limit import pin_said, scope_of_limit
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
 from codeq_cluster.core.placing import is_misplaced, once_name
@@ -42,7 +43,8 @@ def create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
     queue = operation.command.lower()
     topic = view.policy(operation.tenant, queue).topic
     if view.pins and is_misplaced(operation, rules.shards, view.pins):
-        return Decision(Rejected(Rejection.MISPLACED, queue))
+        place = view.pins[operation.tenant, queue]
+        return Decision(Rejected(Rejection.MISPLACED, pin_said(queue, place)))
     refusal = _refusal(view, operation, topic, rules)
     if refusal is not None:
         return Decision(refusal)
@@ -85,7 +87,7 @@ def _refusal(
     queue, budget = operation.command.lower(), rules.budget_of(operation.tenant)
     refusal = None
     if topic is not None:
-        refusal = outside_tiers(topic, operation) or _above_burst(topic, operation)
+        refusal = outside_tiers(topic, operation) or _above_burst(view, topic, operation)
     if refusal is None and budget != NO_BUDGET:
         refusal = _over_budget(view, operation, budget, begun=begun)
     if refusal is None and not view.has_queue(operation.tenant, queue):
@@ -117,12 +119,13 @@ def outside_tiers(topic: Topic, operation: Create) -> Rejected | None:
     return Rejected(Rejection.INVALID_PRIORITY, ", ".join(map(str, topic.priority_tiers)))
 
 
-def _above_burst(topic: Topic, operation: Create) -> Rejected | None:
+def _above_burst(view: View, topic: Topic, operation: Create) -> Rejected | None:
     """Return the refusal that names the burst which a new task would always exceed, or None.
 
     If the burst is lowered later, tasks that are there cost the burst.
     """
-    for rule in (topic.per_key, topic.per_queue):
+    shared = view.flow(topic.tenant, scope_of_limit(topic.limit)) if topic.limit else None
+    for rule in (topic.per_key, topic.per_queue, shared.per_queue if shared is not None else None):
         rate = rule.rate if rule is not None else None
         if rate is not None and operation.cost > rate.burst:
             return Rejected(Rejection.INVALID_COST, str(rate.burst))
@@ -218,10 +221,10 @@ def replaced(task: Task, operation: Create, *, now_ms: int) -> Task:
 
 def _more(view: View, operation: Create, rules: LifetimeRules, more: More | None) -> More | None:
     """Return what a new task has beside its fields, with a mark if it is where its queue is."""
-    is_pinned = (operation.tenant, operation.command.lower()) in view.pins
-    if not is_pinned or is_misplaced(operation, rules.shards, view.pins):
+    pinned = view.pins.get((operation.tenant, operation.command.lower()), "")
+    if not pinned or is_misplaced(operation, rules.shards, view.pins):
         return more
-    return replace(more or More(), pinned=True, cost=operation.cost)
+    return replace(more or More(), pinned=pinned, cost=operation.cost)
 
 
 def _change(task: Task, operation: Create) -> TaskChange:

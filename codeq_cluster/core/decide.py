@@ -10,7 +10,8 @@ An operation on a task carries a request; for a `Create` it is the task's id, fo
 upload. Under the same request a retry changes nothing and gets the same answer, as long as the task
 remembers the request:
 
-- an abandon, a nack, a hold of a key or queue, or a requeue: for `history_attempts_max` deliveries;
+- an abandon, a nack, a hold of a key, a queue or a limit, or a requeue: for `history_attempts_max`
+  deliveries;
 - a claim or a stage: for the lease;
 - the others: for the task's life.
 
@@ -62,6 +63,7 @@ from codeq_cluster.core.expiry import advance
 from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.handling import NOTHING_SAID
 from codeq_cluster.core.holding import found, lease_until_ms, refusal_of
+from codeq_cluster.core.holds import HoldKey, HoldLimit, HoldOperation, HoldQueue, Nack
 from codeq_cluster.core.items import SetAside
 from codeq_cluster.core.lane import Flow, Lane
 from codeq_cluster.core.merging import create_unique
@@ -74,10 +76,7 @@ from codeq_cluster.core.operations import (
     Delivered,
     Finish,
     Heartbeat,
-    HoldKey,
-    HoldQueue,
     Import,
-    Nack,
     Operation,
     Staging,
     Submit,
@@ -281,7 +280,7 @@ def _nack(view: View, operation: Nack | Reject, rules: LifetimeRules) -> Decisio
     return _give_back(view, task, attempt, rules, death=death and (operation.reason or death))
 
 
-def _hold(view: View, operation: HoldKey | HoldQueue, rules: LifetimeRules) -> Decision:
+def _hold(view: View, operation: HoldOperation, rules: LifetimeRules) -> Decision:
     nack = operation.nack
     assert nack.request
     task = found(view, nack)
@@ -294,17 +293,18 @@ def _hold(view: View, operation: HoldKey | HoldQueue, rules: LifetimeRules) -> D
     if refusal is not None:
         return Decision(Rejected(refusal))
     queue = task.command.lower()
-    if operation.commands and queue not in map(str.lower, operation.commands):
+    said, outcome_of, held_by = _HOLDS[type(operation)]
+    touched = gating.sharers(view, task) if held_by is gating.limit_held else {queue}
+    if operation.commands and not touched <= set(map(str.lower, operation.commands)):
         return Decision(Rejected(Rejection.EVENT_TYPE_NOT_ALLOWED))
-    of_queue = isinstance(operation, HoldQueue)
     # It decides about others' tasks, so the broker's own bound holds for a topic's backoff, too.
     delay_ms = min(_nack_delay_ms(view, task, nack, rules), rules.backoff_max_ms)
-    holds = (gating.held if of_queue else key_rules.held)(view, task, view.now_ms + delay_ms)
+    holds = held_by(view, task, view.now_ms + delay_ms)
     if holds is None:
-        return Decision(Rejected(Rejection.NOTHING_TO_HOLD, "queue" if of_queue else ""))
+        return Decision(Rejected(Rejection.NOTHING_TO_HOLD, said))
     attempt = attempt_of(
         task,
-        AttemptOutcome.QUEUE_HELD if of_queue else AttemptOutcome.KEY_HELD,
+        outcome_of,
         now_ms=view.now_ms,
         error=nack.reason,
         request=nack.request,
@@ -316,7 +316,7 @@ def _hold(view: View, operation: HoldKey | HoldQueue, rules: LifetimeRules) -> D
         change = cancel_change(view, task, rules, request=nack.request, ended=attempt)
     else:
         seq = view.next_seq()
-        if of_queue:
+        if held_by is not key_rules.held:
             first = view.first_ready(task.tenant, queue, task.priority)
             seq = max(1, first - 1) if first else seq
         change = TaskChange(before=task, after=held_back(task, attempt, rules, seq=seq))
@@ -423,6 +423,7 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     Reject: _nack,
     HoldKey: _hold,
     HoldQueue: _hold,
+    HoldLimit: _hold,
     Submit: finishing.submit,
     Finish: finishing.finish,
     Cancel: cancel,
@@ -447,6 +448,12 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
 }
 assert _RULES.keys() == set(get_args(Operation)), "an operation without a rule"
 _CANCELLED = Returned(dead=False, cancelled=True)
+# By what a nack holds: the word, how the attempt ends, and the rule.
+_HOLDS = {
+    HoldKey: ("key", AttemptOutcome.KEY_HELD, key_rules.held),
+    HoldQueue: ("queue", AttemptOutcome.QUEUE_HELD, gating.queue_held),
+    HoldLimit: ("limit", AttemptOutcome.LIMIT_HELD, gating.limit_held),
+}
 # None of these ends or deletes a task, and most of them are frequent.
 _END_NOTHING = frozenset(
     {

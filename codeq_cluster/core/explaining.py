@@ -28,6 +28,7 @@ class Reason(StrEnum):
     EXPIRING = "expiring"
     QUEUE_PAUSED = "queue-paused"
     QUEUE_HELD = "queue-held"
+    LIMIT_HELD = "limit-held"
     CONSUMER_LIMIT = "consumer-limit"
     WAITING_FOR = "waiting-for"
     KEY_BUSY = "key-busy"
@@ -61,6 +62,7 @@ _WAITING = frozenset(
         Reason.EXPIRING,
         Reason.QUEUE_PAUSED,
         Reason.QUEUE_HELD,
+        Reason.LIMIT_HELD,
         Reason.CONSUMER_LIMIT,
         Reason.WAITING_FOR,
         Reason.KEY_BUSY,
@@ -75,6 +77,23 @@ _WAITING = frozenset(
         Reason.SET_ASIDE,
     )
 )
+
+
+class SharedLimit(Struct, frozen=True, kw_only=True):
+    """The limit that a task's queue shares with others.
+
+    Attributes:
+        running: Tasks of all its queues in progress.
+        running_max: How many may be; 0 for any number.
+        held_until_ms: Until when a worker holds it; 0 if none does.
+        limited_until_ms: When its rate gives a token; 0 if there is one.
+    """
+
+    name: str
+    running: int = 0
+    running_max: int = 0
+    held_until_ms: int = 0
+    limited_until_ms: int = 0
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -96,6 +115,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         throttled_until_ms: When that one lets go of the unique key at the latest; 0 for no bound.
         waits_for: What it depends on and still waits for.
         signal: What it is parked for; empty if it waits for time alone.
+        limit: What its queue shares; None for nothing.
     """
 
     now_ms: int
@@ -113,6 +133,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     throttled_until_ms: int = 0
     waits_for: tuple[Dependency, ...] = ()
     signal: str = ""
+    limit: SharedLimit | None = None
 
 
 class Explanation(Struct, frozen=True, array_like=True, tag="explanation"):
@@ -173,6 +194,8 @@ def _ready(task: Task, facts: Facts) -> Explanation:
     if facts.limited_until_ms > facts.now_ms:
         text = "its queue has used up its rate; the next task of it may go then"
         return Explanation(Reason.RATE_LIMITED, text, facts.limited_until_ms)
+    if facts.limit is not None and (by_limit := _by_limit(facts.limit, facts.now_ms)):
+        return by_limit
     if 0 < facts.tenant_leased_max <= facts.tenant_leased:
         text = f"{facts.tenant_leased} tasks of its tenant are in progress, which is its budget"
         return Explanation(Reason.IN_FLIGHT_LIMIT, text)
@@ -180,6 +203,20 @@ def _ready(task: Task, facts: Facts) -> Explanation:
         text = f"ready tasks of its queue that go before it on its shard: {facts.ahead}"
         return Explanation(Reason.BEHIND_OTHERS, text)
     return Explanation(Reason.NO_CLAIM, "it is next; no worker has claimed it yet")
+
+
+def _by_limit(limit: SharedLimit, now_ms: int) -> Explanation | None:
+    """Return why a task waits for the limit that its queue shares; None if it does not."""
+    if limit.held_until_ms > now_ms:
+        text = f"a worker asked that nothing of limit {limit.name} goes before then"
+        return Explanation(Reason.LIMIT_HELD, text, limit.held_until_ms)
+    if 0 < limit.running_max <= limit.running:
+        text = f"{limit.running} tasks are in progress, as many as limit {limit.name} allows"
+        return Explanation(Reason.CONSUMER_LIMIT, text)
+    if limit.limited_until_ms > now_ms:
+        text = f"limit {limit.name} has used up its rate; the next task of its queues may go then"
+        return Explanation(Reason.RATE_LIMITED, text, limit.limited_until_ms)
+    return None
 
 
 def _delayed(task: Task, facts: Facts) -> Explanation:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from msgspec.structs import replace
-
-from codeq_cluster.core import sending
 from codeq_cluster.core.administering import FlowOf, delete_topic, flow_of, stands
 from codeq_cluster.core.changes import Decision, ItemChange
-from codeq_cluster.core.items import Topic
-from codeq_cluster.core.lane import Flow, FlowRule, SetFlow, lane_name
+from codeq_cluster.core.items import Item, Topic
+from codeq_cluster.core.lane import Flow, FlowRule, SetFlow
 from codeq_cluster.core.lanes import in_force
+from codeq_cluster.core.limit import Limit, scope_of_limit
+from codeq_cluster.core.limiting import refused_sharer, rule_of
 from codeq_cluster.core.operations import DeleteTopic, PutFlow
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.sharding import home_shard
+from codeq_cluster.core.spreading import spread
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.view import View
 
@@ -24,28 +23,35 @@ from codeq_cluster.core.view import View
 def put_flow(view: View, operation: PutFlow, _: LifetimeRules) -> Decision:
     """Create or change a topic with its rules, and send new ones to every shard.
 
-    A rule of the whole queue brings its new tasks to one shard. The tasks of its keys must not be
-    on others then, or a key's limit would hold for each shard.
+    A rule of the whole queue, and a limit that it shares, bring its new tasks to one shard. The
+    tasks of its keys must not be on others then, or a key's limit would hold for each shard.
     """
     asked = operation.topic
     found = view.item(ItemKind.TOPIC, asked.tenant, asked.name.lower())
     assert found is None or isinstance(found, Topic)
     had = flow_of(found) if found is not None else FlowOf()
-    wanted = FlowOf(operation.per_key, operation.per_queue, had.rule_seq, had.pinned)
+    limit = operation.limit.lower()
+    wanted = had._replace(per_key=operation.per_key, per_queue=operation.per_queue, limit=limit)
     if wanted == had:
         return stands(view, asked, had)
-    here = view.flow(asked.tenant, asked.name.lower())
-    pinned = here is not None and here.pinned
-    if wanted.per_queue is not None and not pinned and here is not None and here.per_key:
-        return Decision(Rejected(Rejection.KEYS_ELSEWHERE))
-    pinned = pinned or wanted.per_queue is not None
+    queue = asked.name.lower()
+    here = view.flow(asked.tenant, queue)
+    pinned = here.pinned if here is not None else ""
+    if limit:
+        shards = operation.shards
+        refused = refused_sharer(view, asked.tenant, queue, limit, pinned=pinned, shards=shards)
+        if refused is not None:
+            return Decision(refused)
+    if limit or wanted.per_queue is not None:
+        if not pinned and here is not None and here.per_key:
+            return Decision(Rejected(Rejection.KEYS_ELSEWHERE))
+        pinned = pinned or (scope_of_limit(limit) if limit else queue)
     wanted = wanted._replace(rule_seq=view.next_seq(), pinned=pinned)
     decision = stands(view, asked, wanted)
     if not decision.changes:
         return decision
-    rule = _rule(asked.tenant, asked.name.lower(), wanted, shard=0)
-    spread = _spread(view, rule, operation.shards)
-    return Decision(decision.outcome, (*decision.changes, *spread))
+    rule = _rule(asked.tenant, queue, wanted, shard=0)
+    return Decision(decision.outcome, (*decision.changes, *spread(view, rule, operation.shards)))
 
 
 def drop_topic(view: View, operation: DeleteTopic, rules: LifetimeRules) -> Decision:
@@ -53,16 +59,19 @@ def drop_topic(view: View, operation: DeleteTopic, rules: LifetimeRules) -> Deci
     queue = operation.name.lower()
     found = view.item(ItemKind.TOPIC, operation.tenant, queue)
     decision = delete_topic(view, operation, rules)
-    if not isinstance(found, Topic) or (found.per_key is None and found.per_queue is None):
+    if not isinstance(found, Topic) or not flow_of(found).rules:
         return decision
     ended = FlowOf(rule_seq=view.next_seq(), pinned=found.pinned)
     rule = _rule(operation.tenant, queue, ended, shard=0)
-    return Decision(decision.outcome, (*decision.changes, *_spread(view, rule, operation.shards)))
+    return Decision(decision.outcome, (*decision.changes, *spread(view, rule, operation.shards)))
 
 
-def spread(view: View, topic: Topic, shards: int) -> list[ItemChange]:
-    """Return what puts the rules of a new topic in force on every shard; nothing without any."""
-    return list(_spread(view, rule_on(topic, 0), shards)) if topic.rule_seq else []
+def arrived(view: View, item: Topic | Limit, shards: int) -> list[ItemChange]:
+    """Return what puts the rules of an imported item in force on every shard, if it has any."""
+    if not item.rule_seq:
+        return []
+    rule = rule_on(item, 0) if isinstance(item, Topic) else rule_of(item, 0)
+    return list(spread(view, rule, shards))
 
 
 def rule_on(topic: Topic, shard: int) -> FlowRule:
@@ -70,20 +79,25 @@ def rule_on(topic: Topic, shard: int) -> FlowRule:
     return _rule(topic.tenant, topic.id, flow_of(topic), shard=shard)
 
 
-def restored(topic: Topic) -> Flow:
-    """Return the rules of a topic in force on a shard that is made from a backup."""
-    return Flow(
-        tenant=topic.tenant,
-        id=topic.id,
-        seq=topic.rule_seq,
-        per_key=topic.per_key,
-        expires_ms=1,  # The other cluster may not have followed it everywhere.
-        per_queue=topic.per_queue,
-        pinned=topic.pinned,
-    )
+def restored(item: Item) -> Iterator[Flow]:
+    """Yield the rules of a topic, or of a limit, in force on a shard that is made from a backup."""
+    if isinstance(item, Limit):
+        scope = scope_of_limit(item.id)
+        yield Flow(tenant=item.tenant, id=scope, seq=item.rule_seq, per_queue=item.rule)
+    if isinstance(item, Topic) and (item.per_key is not None or item.pinned):
+        yield Flow(
+            tenant=item.tenant,
+            id=item.id,
+            seq=item.rule_seq,
+            per_key=item.per_key,
+            expires_ms=1,  # The other cluster may not have followed it everywhere.
+            per_queue=item.per_queue,
+            pinned=item.pinned,
+            limit=item.limit,
+        )
 
 
-def restored_without(tenant: str, queue: str, *, pinned: bool) -> Flow:
+def restored_without(tenant: str, queue: str, *, pinned: str) -> Flow:
     """Return what lets a queue's held tasks go although no topic of a backup has a rule for them.
 
     The shard may have been copied before it followed the end of the rule everywhere. A pin outlives
@@ -98,26 +112,8 @@ def _set_flow(view: View, operation: SetFlow, _: LifetimeRules) -> Decision:
 
 
 def _rule(tenant: str, queue: str, of: FlowOf, *, shard: int) -> FlowRule:
-    return FlowRule(tenant, queue, of.rule_seq, of.per_key, shard, of.per_queue, of.pinned)
-
-
-def _spread(view: View, rule: FlowRule, shards: int) -> Iterator[ItemChange]:
-    """Yield what puts a rule in force here, and the relays to all other shards."""
-    home = home_shard(rule.tenant, shards)
-    cause = f"flow:{lane_name(rule.queue)}"
-    yield from in_force(view, rule)
-    yield from sending.sent(
-        view,
-        [
-            sending.Cause(
-                f"{cause}.{rule.seq}.{shard}",
-                cause,
-                shard,
-                replace(rule, shard=shard),
-            )
-            for shard in range(shards)
-            if shard != home
-        ],
+    return FlowRule(
+        tenant, queue, of.rule_seq, of.per_key, shard, of.per_queue, of.pinned, of.limit
     )
 
 

@@ -1,6 +1,7 @@
-"""Gate: the limit of all tasks of a queue together, and what it remembers of those it let through.
+"""Gate: a limit of tasks that are counted together, and what it remembers of those it let go.
 
-All tasks of such a queue are on one shard, so one log decides about them.
+They are those of one queue, or of all queues that share a limit. All of them are on one shard, so
+one log decides about them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Annotated
 from msgspec import Struct
 from msgspec.structs import replace
 
-from codeq_cluster.core.bounds import Instant, Number, Owner, Queue, Seq
+from codeq_cluster.core.bounds import Instant, Number, Owner, Scope, Seq
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.stored_item import Place, StoredItem
 
@@ -18,7 +19,7 @@ IN_PROGRESS_MAX = 1_000_000  # The largest bound that a rule may set.
 
 
 class PerQueue(Struct, frozen=True, array_like=True, kw_only=True):
-    """The rule of all tasks of a queue together.
+    """The rule of all tasks of a queue, or of the queues that share a limit, together.
 
     Attributes:
         max_running: Tasks in progress at once; 0 for any number.
@@ -41,6 +42,7 @@ def _sound_or_none(value: object) -> str:
 
 
 PerQueueOrNone = Annotated[PerQueue | None, _sound_or_none]
+SoundPerQueue = Annotated[PerQueue, _sound_or_none]
 
 
 def running_max(rule: PerQueue | None, consumers_max: int) -> int:
@@ -50,25 +52,25 @@ def running_max(rule: PerQueue | None, consumers_max: int) -> int:
 
 
 class Gate(StoredItem, frozen=True, array_like=True, tag="gate", kw_only=True):
-    """What the rate of a queue has spent, and until when a worker holds the queue.
+    """What the rate of a queue or a limit has spent, and until when a worker holds it.
 
     It exists until those tokens are back and the hold is over. A restore forgets it.
 
     Attributes:
-        id: The queue.
+        id: The queue, or the limit's scope.
         spent_us: The instant until which tokens are spent, in microseconds of the log's clock.
         opens_ms: When a token comes, while there is none; until then nothing is claimed. 0 while
             there is one.
         tokens: How many it had when it opened, at most the burst; so many claims may go at once.
         expires_ms: When it opens, or, while it is open, when all tokens are back.
-        held_until_ms: Until when a worker has asked that nothing of the queue goes; 0 if none has.
+        held_until_ms: Until when a worker has asked that nothing of it goes; 0 if none has.
     """
 
     place = Place.ORIGIN
     is_restored = False
 
     tenant: Owner
-    id: Queue
+    id: Scope
     spent_us: Seq
     opens_ms: Instant = 0
     tokens: Number = 0

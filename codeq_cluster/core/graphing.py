@@ -18,6 +18,7 @@ from codeq_cluster.core.dependencies import (
     Walk,
 )
 from codeq_cluster.core.depending import Dependents
+from codeq_cluster.core.limit import pin_said
 from codeq_cluster.core.outcomes import GraphStands, Rejected, Rejection
 from codeq_cluster.core.placing import is_misplaced
 from codeq_cluster.core.relays import Relay, RelayedTask
@@ -63,7 +64,8 @@ def create_graph(view: View, operation: CreateGraph, rules: LifetimeRules) -> De
         if is_misplaced(node.create, rules.shards, view.pins)
     }
     if misplaced:
-        return Decision(Rejected(Rejection.MISPLACED, ",".join(misplaced)))
+        said = (pin_said(each, view.pins[operation.tenant, each]) for each in misplaced)
+        return Decision(Rejected(Rejection.MISPLACED, ",".join(said)))
     for begun, node in enumerate(operation.nodes):
         refused = refusal_of_new(view, node.create, rules, begun=begun)
         refused = refused or _refused_need(view, node, operation.shard, rules, besides=ids)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.durable import Park, RecordStep, SendSignal
 from codeq_cluster.core.grace import AskCancel
-from codeq_cluster.core.operations import Abandon, Cancel, Heartbeat, Nack, Staging, Submit
+from codeq_cluster.core.holds import Nack
+from codeq_cluster.core.operations import Abandon, Cancel, Heartbeat, Staging, Submit
 from codeq_cluster.core.outcomes import Rejection
 from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.rules import LifetimeRules

@@ -15,13 +15,14 @@ from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.dependencies import arriving as arriving_row
 from codeq_cluster.core.durable import Signal, Step
-from codeq_cluster.core.items import KIND_OF, Governing, Item, Topic, arriving
+from codeq_cluster.core.items import KIND_OF, Governing, Item, Subscription, Topic
 from codeq_cluster.core.lane import KeyRule
+from codeq_cluster.core.limit import Limit
 from codeq_cluster.core.operations import Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.placing import is_apart, once_name, without_keys
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.schedules import Schedule
+from codeq_cluster.core.schedules import PAUSED_BY_IMPORT, Schedule, held_back
 from codeq_cluster.core.scheduling import is_full, tallied
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Role, State, Task
@@ -150,7 +151,7 @@ class _Taking:
 
     def item(self, arrived: Governing) -> None:
         """Take over a policy or a subscription, unless one of this name exists."""
-        item = arriving(arrived, now_ms=self._view.now_ms)
+        item = _arriving(arrived, now_ms=self._view.now_ms)
         if item is None:
             return
         kind = KIND_OF[type(item)]
@@ -173,10 +174,10 @@ class _Taking:
         self._items.add(name)
         self._items_imported += 1
         own = replace(item, tenant=self._tenant)
-        if isinstance(own, Topic):
+        if isinstance(own, Topic | Limit):
             # The other cluster's number says nothing here.
             own = replace(own, rule_seq=self._view.next_seq() if own.rule_seq else 0)
-            self._changes += flowing.spread(self._view, own, self._operation.shards)
+            self._changes += flowing.arrived(self._view, own, self._operation.shards)
         self._changes.append(ItemChange(before=None, after=own))
         if isinstance(own, KeyRule):
             self._changes.append(key_rules.follows(self._view, own))
@@ -283,6 +284,20 @@ class _Taking:
         if row is None:
             more = replace(more, waits=more.waits and more.unique is not None, input_bytes=0)
         return replace(task, more=more)
+
+
+def _arriving(item: Governing, *, now_ms: int) -> Governing | None:
+    """Return an item of an import as it is to stand here; None if its time is over."""
+    if isinstance(item, Schedule):
+        # Its runs are the other cluster's.
+        alone = replace(item, open=(), queued=(), recent=(), backfill=None, request="")
+        return held_back(alone, by=PAUSED_BY_IMPORT, now_ms=now_ms)
+    if not isinstance(item, Subscription):
+        return item
+    if item.expires_ms <= now_ms:
+        return None
+    # The other cluster's clock may be ahead, but nobody can ask for a longer life.
+    return replace(item, expires_ms=min(item.expires_ms, now_ms + item.ttl_ms))
 
 
 def _queue(task: Task) -> str:

@@ -15,7 +15,6 @@ from enum import StrEnum
 from typing import Annotated, TypeAlias, get_args
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from codeq_cluster.core.bounds import (
     AUDIT_BYTES_MAX,
@@ -34,7 +33,9 @@ from codeq_cluster.core.bounds import (
     Number,
     Owner,
     Queue,
+    QueueOrNone,
     Reason,
+    ScopeOrNone,
     Seq,
     Subject,
     TraceParent,
@@ -58,9 +59,10 @@ from codeq_cluster.core.gate import Gate, PerQueueOrNone, running_max
 from codeq_cluster.core.groups import Group, Member
 from codeq_cluster.core.handling import HandlingOrNone
 from codeq_cluster.core.lane import Flow, KeyRule, Lane, PerKeyOrNone
+from codeq_cluster.core.limit import Limit
 from codeq_cluster.core.log_line import LogLine
 from codeq_cluster.core.relays import Relay, RelayLink
-from codeq_cluster.core.schedules import PAUSED_BY_IMPORT, Schedule, held_back
+from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.stored_item import ItemKind, Place, StoredItem
 from codeq_cluster.core.tags import Metadata, Tags
 from codeq_cluster.core.tally import Tally
@@ -123,7 +125,7 @@ class Topic(StoredItem, frozen=True, array_like=True, tag="topic", kw_only=True)
         handling: The queue's time limit and back-off; None if it says nothing of them.
         per_key: The rule of each key of its tasks; None for none.
         rule_seq: When the rules were put, by which shards tell them from older ones.
-        per_queue, pinned: As in `Flow`.
+        per_queue, pinned, limit: As in `Flow`.
     """
 
     is_known_everywhere = True
@@ -148,7 +150,8 @@ class Topic(StoredItem, frozen=True, array_like=True, tag="topic", kw_only=True)
     per_key: PerKeyOrNone = None
     rule_seq: Seq = 0
     per_queue: PerQueueOrNone = None
-    pinned: bool = False
+    pinned: ScopeOrNone = ""
+    limit: QueueOrNone = ""
 
     @property
     def fault(self) -> str:
@@ -391,6 +394,7 @@ Item = (
     | Lane
     | Gate
     | KeyRule
+    | Limit
     | Group
     | Member
     | Dependencies
@@ -408,7 +412,7 @@ Item = (
 )
 
 # What an export carries beside tasks, and an import takes over.
-Governing = Topic | Pause | Subscription | Schedule | KeyRule
+Governing = Topic | Pause | Subscription | Schedule | KeyRule | Limit
 
 KIND_OF: dict[type[StoredItem], ItemKind] = {
     each: ItemKind(each.__struct_config__.tag) for each in get_args(Item)
@@ -423,20 +427,6 @@ TIMED_KINDS = tuple(
 
 _AUDIT_ID = re.compile(r"\d{15}-[0-9a-f]{24}")
 _AUDIT_ID_BASE = 10**15  # Milliseconds up to the year 33658, counted down: newer ids sort first.
-
-
-def arriving(item: Governing, *, now_ms: int) -> Governing | None:
-    """Return an item of an import as it is to stand here; None if its time is over."""
-    if isinstance(item, Schedule):
-        # Its runs are the other cluster's.
-        alone = replace(item, open=(), queued=(), recent=(), backfill=None, request="")
-        return held_back(alone, by=PAUSED_BY_IMPORT, now_ms=now_ms)
-    if not isinstance(item, Subscription):
-        return item
-    if item.expires_ms <= now_ms:
-        return None
-    # The other cluster's clock may be ahead, but nobody can ask for a longer life.
-    return replace(item, expires_ms=min(item.expires_ms, now_ms + item.ttl_ms))
 
 
 def aside_id(kind: str, subject: str) -> str:

@@ -46,7 +46,7 @@ def set_key(view: View, operation: SetKey, _: LifetimeRules) -> Decision:
         key=operation.key,
         own=operation.own,
         updated_ms=view.now_ms,
-        pinned=(tenant, operation.queue) in view.pins,
+        pinned=view.pins.get((tenant, operation.queue), ""),
     )
     changes = ItemChange(before=found, after=rule), follows(view, rule)
     new = () if found is not None else (tallied(view, tenant, 1),)

@@ -11,7 +11,17 @@ from typing import Annotated
 from msgspec import Struct
 from msgspec.structs import replace
 
-from codeq_cluster.core.bounds import IdOrNone, Instant, Number, Owner, Queue, Seq, that
+from codeq_cluster.core.bounds import (
+    IdOrNone,
+    Instant,
+    Number,
+    Owner,
+    QueueOrNone,
+    Scope,
+    ScopeOrNone,
+    Seq,
+    that,
+)
 from codeq_cluster.core.crossing import Crossing
 from codeq_cluster.core.gate import PerQueueOrNone
 from codeq_cluster.core.rate import Rate
@@ -106,23 +116,25 @@ OwnRuleOrNone = Annotated[OwnRule | None, _sound_or_none]
 
 
 class FlowRule(Crossing, frozen=True, array_like=True, tag="flow"):
-    """The rules of a queue and of its keys for one shard, on their way there.
+    """The rules of a queue and of its keys, or of a limit, for one shard, on their way there.
 
     Attributes:
+        queue: The queue, or the limit's scope.
         seq: When they were put; older ones than those in force change nothing.
         per_key: None for no rule.
         shard: The one it is for.
         per_queue: None for no rule.
-        pinned: See `Flow`.
+        pinned, limit: See `Flow`.
     """
 
     tenant: Owner
-    queue: Queue
+    queue: Scope
     seq: Seq
     per_key: PerKeyOrNone
     shard: Number
     per_queue: PerQueueOrNone = None
-    pinned: bool = False
+    pinned: ScopeOrNone = ""
+    limit: QueueOrNone = ""
 
     def home(self, shards: int) -> int:
         """Return the shard it is for, of so many."""
@@ -154,17 +166,20 @@ KeyOperation = SetFlow | SetKey
 
 
 class Flow(StoredItem, frozen=True, array_like=True, tag="flow", kw_only=True):
-    """The rules of a queue and its keys in force on this shard; its topic is where they come from.
+    """The rules of a queue and its keys, or of a limit, in force on this shard.
+
+    They come from its topic, or from its `Limit`.
 
     Attributes:
-        id: The queue.
+        id: The queue, or the limit's scope.
         seq: When the rules were put; older ones change nothing.
         per_key: None once the topic has no rule any more; the row stays, so that an older rule
             that comes late changes nothing.
         per_queue: None without a rule of all the queue's tasks together.
-        pinned: The queue has or had such a rule: its new tasks are all on one shard, whatever keys
-            they have. It never changes back, or a task's idempotency key would be looked for on the
-            wrong shard.
+        pinned: The scope that places the queue, since it has or had such a rule or a limit: its new
+            tasks are all on the shard of that, whatever keys they have. It never changes, or a
+            task's idempotency key would be looked for on the wrong shard.
+        limit: The limit that the queue shares with others; empty for none.
         walked: The lanes up to this one follow the rule; empty for none, or for all.
         expires_ms: When the walk over the lanes goes on; 0 once all of them follow the rule.
     """
@@ -173,13 +188,14 @@ class Flow(StoredItem, frozen=True, array_like=True, tag="flow", kw_only=True):
     is_restored = False
 
     tenant: Owner
-    id: Queue
+    id: Scope
     seq: Seq
     per_key: PerKeyOrNone = None
     walked: Annotated[str, that(re.compile(r"[0-9a-f]{32}").fullmatch, "a lane", empty=True)] = ""
     expires_ms: Instant = 0
     per_queue: PerQueueOrNone = None
-    pinned: bool = False
+    pinned: ScopeOrNone = ""
+    limit: QueueOrNone = ""
 
 
 class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
@@ -261,7 +277,7 @@ class KeyRule(StoredItem, frozen=True, array_like=True, tag="keyrule", kw_only=T
 
     Attributes:
         id: As that of the lane.
-        pinned: All tasks of its queue are on one shard; see `Flow`.
+        pinned: What places all tasks of its queue; see `Flow`.
     """
 
     place = Place.NAME
@@ -271,7 +287,7 @@ class KeyRule(StoredItem, frozen=True, array_like=True, tag="keyrule", kw_only=T
     key: LaneKey
     own: Annotated[OwnRule, _sound_or_none]
     updated_ms: Instant = 0
-    pinned: bool = False
+    pinned: ScopeOrNone = ""
 
     @property
     def queue(self) -> str:
@@ -281,7 +297,7 @@ class KeyRule(StoredItem, frozen=True, array_like=True, tag="keyrule", kw_only=T
     @property
     def shard_name(self) -> str:
         """Return what decides the shard of the key's tasks, and so this one's."""
-        return self.queue if self.pinned else f"{self.queue}/{self.key}"
+        return self.pinned or f"{self.queue}/{self.key}"
 
     @property
     def fault(self) -> str:

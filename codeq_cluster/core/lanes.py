@@ -33,6 +33,7 @@ from codeq_cluster.core.lane import (
     lane_of,
     takes_place,
 )
+from codeq_cluster.core.limit import is_limits
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.core.transitions import admitted, held
@@ -94,9 +95,10 @@ def in_force(view: View, rule: FlowRule) -> list[ItemChange]:
         id=rule.queue,
         seq=rule.seq,
         per_key=rule.per_key,
-        expires_ms=view.now_ms,
+        expires_ms=0 if is_limits(rule.queue) else view.now_ms,
         per_queue=rule.per_queue,
-        pinned=rule.pinned or (found is not None and found.pinned),
+        pinned=(found.pinned if found is not None else "") or rule.pinned,
+        limit=rule.limit,
     )
     return [ItemChange(before=found, after=after), *changed(view, after)]
 

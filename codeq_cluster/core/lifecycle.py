@@ -17,6 +17,7 @@ from codeq_cluster.core.dependencies import CreateDependent, CreateGraph
 from codeq_cluster.core.durable import Park, RecordStep, SendSignal
 from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
+from codeq_cluster.core.holds import HoldKey, HoldLimit, HoldQueue, Nack
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
 from codeq_cluster.core.operations import (
     Abandon,
@@ -26,9 +27,6 @@ from codeq_cluster.core.operations import (
     Delete,
     Finish,
     Heartbeat,
-    HoldKey,
-    HoldQueue,
-    Nack,
     Operation,
     Purge,
     Requeue,
@@ -107,6 +105,10 @@ ARROWS = (
     Arrow(operation=HoldQueue, before=State.LEASED, after=State.READY, cause="queue held"),
     Arrow(
         operation=HoldQueue, before=State.LEASED, after=State.HELD, cause="queue held, key rests"
+    ),
+    Arrow(operation=HoldLimit, before=State.LEASED, after=State.READY, cause="limit held"),
+    Arrow(
+        operation=HoldLimit, before=State.LEASED, after=State.HELD, cause="limit held, key rests"
     ),
     Arrow(operation=Finish, before=None, after=State.HELD, cause="next of a result, key busy"),
     Arrow(operation=TakeRelays, before=None, after=State.HELD, cause="relayed, key busy"),
@@ -221,7 +223,7 @@ ARROWS = (
     Arrow(operation=AskCancel, before=None, after=State.READY, cause="run or group goes on"),
     *(
         Arrow(operation=each, before=State.LEASED, after=State.FAILED, cause="end of a grace")
-        for each in (Abandon, Nack, Reject, HoldKey, HoldQueue, Advance)
+        for each in (Abandon, Nack, Reject, HoldKey, HoldQueue, HoldLimit, Advance)
     ),
     Arrow(operation=Purge, before=State.READY, after=State.FAILED, cause="purge"),
     Arrow(operation=Purge, before=State.DELAYED, after=State.FAILED, cause="purge"),

@@ -19,6 +19,7 @@ from codeq_cluster.core.creating import (
     replaced,
     start_of,
 )
+from codeq_cluster.core.limit import pin_said
 from codeq_cluster.core.new_task import Create, CreateUnique
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
 from codeq_cluster.core.placing import is_misplaced, once_name
@@ -116,7 +117,9 @@ def _made(
     # The one that is next stays beside its holder, wherever that is.
     misplaced = view.pins and is_misplaced(create, rules.shards, view.pins)
     if role is Role.HOLDER and misplaced:
-        return Decision(Rejected(Rejection.MISPLACED, create.command.lower()))
+        queue = create.command.lower()
+        place = view.pins[create.tenant, queue]
+        return Decision(Rejected(Rejection.MISPLACED, pin_said(queue, place)))
     refusal = refusal_of_new(view, create, rules, begun=0)
     if refusal is not None:
         return Decision(refusal)
@@ -246,11 +249,11 @@ def _remembered(
     """Return the task and the row by which a repetition of the create is found."""
     key, now_ms = once_name(create), view.now_ms
     kept_ms = rules.key_retention_ms if key else REPEATED_MS
-    pinned = task.more is not None and task.more.pinned
+    pinned = task.more.pinned if task.more is not None else ""
     row = Merged(
         tenant=create.tenant,
         id=merged_id(key or create.id),
-        placed_by=create.command.lower() if pinned else placed_by(create),
+        placed_by=pinned or placed_by(create),
         task_id=task.id,
         how=how,
         fingerprint=create.fingerprint,

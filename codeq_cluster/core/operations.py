@@ -18,8 +18,10 @@ from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.groups import GroupOperation
 from codeq_cluster.core.handling import Handling
+from codeq_cluster.core.holds import HoldOperation, Nack
 from codeq_cluster.core.items import Governing, Mode, SetAside
 from codeq_cluster.core.lane import KeyOperation, PerKey
+from codeq_cluster.core.limit import LimitOperation
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
 from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.relays import RelayOperation
@@ -70,39 +72,6 @@ class Abandon(Struct, frozen=True, array_like=True, tag="abandon", kw_only=True)
     worker: str
     token: int = 0
     undelivered: bool = False
-
-
-class Nack(Struct, frozen=True, array_like=True, tag="nack", kw_only=True):
-    """Give a leased task back after a delay.
-
-    Attributes:
-        delay_ms: The requested delay; 0 or less for the back-off policy.
-    """
-
-    request: str
-    id: str
-    tenant: str
-    worker: str
-    delay_ms: int = 0
-    reason: str = ""
-    token: int = 0
-
-
-class HoldKey(Struct, frozen=True, array_like=True, tag="hold_key", kw_only=True):
-    """Give a leased task back to the front of its key, of which nothing goes for the nack's delay.
-
-    The delivery does not count. A worker may hold the keys of `commands`; if empty, of every one.
-    """
-
-    nack: Nack
-    commands: tuple[str, ...] = ()
-
-
-class HoldQueue(Struct, frozen=True, array_like=True, tag="hold_queue", kw_only=True):
-    """As `HoldKey`, for all tasks of a queue with a limit of its own."""
-
-    nack: Nack
-    commands: tuple[str, ...] = ()
 
 
 class Submit(Struct, frozen=True, array_like=True, tag="submit", kw_only=True):
@@ -280,6 +249,7 @@ class PutFlow(Struct, frozen=True, array_like=True, tag="put_flow", kw_only=True
     per_key: PerKey | None
     shards: int
     per_queue: PerQueue | None = None
+    limit: str = ""
 
 
 class DeleteTopic(Struct, frozen=True, array_like=True, tag="delete_topic", kw_only=True):
@@ -459,8 +429,7 @@ Operation = (
     | Abandon
     | Nack
     | Reject
-    | HoldKey
-    | HoldQueue
+    | HoldOperation
     | Submit
     | Finish
     | Cancel
@@ -475,6 +444,7 @@ Operation = (
     | PutTopic
     | PutFlow
     | KeyOperation
+    | LimitOperation
     | DeleteTopic
     | PauseQueue
     | ResumeQueue

@@ -11,6 +11,7 @@ from codeq_cluster.core.dependencies import Input
 from codeq_cluster.core.durable import Step
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.items import Subscription, Topic
+from codeq_cluster.core.limit import Limit
 from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.task import Cancelling, FollowUp, Result, Task
 
@@ -43,6 +44,9 @@ class Rejection(StrEnum):
     TOO_MANY_TAGS = "too-many-tags"
     MISPLACED = "misplaced"  # Of the queues in `limit` another shard has all new tasks.
     KEYS_ELSEWHERE = "keys-elsewhere"
+    UNKNOWN_LIMIT = "unknown-limit"
+    LIMIT_IN_USE = "limit-in-use"
+    PINNED_ELSEWHERE = "pinned-elsewhere"
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
@@ -52,7 +56,7 @@ class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
         limit: The budget that is used up, the bound that is met, the priorities that are allowed,
             the dependency that is unknown, the dead letter whose unique key is decided elsewhere,
             or the id, the state and the age (ms) of who holds the unique key, or the queues, with
-            commas between; empty for any other reason.
+            commas between, or the limit, or what places the queue; empty for any other reason.
     """
 
     rejection: Rejection
@@ -173,6 +177,13 @@ class TopicStands(Struct, frozen=True, array_like=True, tag="topic_stands"):
     made: bool = False
 
 
+class LimitStands(Struct, frozen=True, array_like=True, tag="limit_stands"):
+    """The limit as it is now; `made` says that this request created it."""
+
+    limit: Limit
+    made: bool = False
+
+
 class ScheduleStands(Struct, frozen=True, array_like=True, tag="schedule_stands"):
     """The schedule as it is now; `made` says that this request created it."""
 
@@ -283,6 +294,7 @@ Outcome = (
     | Changed
     | TopicStands
     | ScheduleStands
+    | LimitStands
     | Triggered
     | GroupStands
     | GraphStands

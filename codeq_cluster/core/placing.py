@@ -3,15 +3,15 @@
 One log decides about a key. The broker draws the id of a task with a key so that both have the
 same shard, for its own number of shards. They still agree for every divisor of that number, and by
 chance for any other.
-All new tasks of a queue with a limit of its own are on the shard of the queue, whatever keys they
-have.
+All new tasks of a queue with a limit of its own are on the shard of the queue, and those of a queue
+that shares one on the shard of that limit, whatever keys they have.
 A task may have a key that it shares a limit with, a unique key and an idempotency key. The first of
 these that it has places it, so an idempotency key is known among the tasks of the others alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -30,20 +30,22 @@ from codeq_cluster.core.unique import scope_of, unique_key
 # No idempotency key of a request begins with it.
 AMONG_LANE = "\0"
 
+# By tenant and queue, the scope that places all new tasks of the queue; see `Flow.pinned`.
+Pins = Mapping[tuple[str, str], str]
+_NONE: Pins = {}
 
-def placed_by_key(
-    create: Create, tenant: str, shards: int, pins: Container[tuple[str, str]] = ()
-) -> int | None:
+
+def placed_by_key(create: Create, tenant: str, shards: int, pins: Pins = _NONE) -> int | None:
     """Return the shard that a new task's queue or keys give it; None if any will do.
 
     Args:
         create: The task.
         tenant: Its tenant.
         shards: Of the cluster.
-        pins: Tenants and queues of which all new tasks are on one shard.
+        pins: What places all new tasks of a queue.
     """
-    if pins and (tenant, create.command.lower()) in pins:
-        return shard_of_queue(tenant, create.command.lower(), shards)
+    if pins and (pinned := pins.get((tenant, create.command.lower()))):
+        return shard_of_queue(tenant, pinned, shards)
     lane = create.key or (create.unique.key if create.unique is not None else "")
     return _placed(tenant, create.command, lane, create.idempotency_key, shards)
 
@@ -55,7 +57,7 @@ def kept_id(
     *,
     home: int,
     shards: int,
-    pins: Container[tuple[str, str]],
+    pins: Pins,
     is_there: Callable[[str], bool],
 ) -> str:
     """Return the id of a task that its maker names again each time.
@@ -73,16 +75,16 @@ def kept_id(
     """
     placed = placed_by_key(create, tenant, shards)
     task_id = with_shard(drawn, shards=shards, wanted=home if placed is None else placed)
-    queue = tenant, create.command.lower()
-    if queue not in pins or is_there(task_id):
+    pinned = pins.get((tenant, create.command.lower()))
+    if not pinned or is_there(task_id):
         return task_id
-    return with_shard(drawn, shards=shards, wanted=shard_of_queue(*queue, shards))
+    return with_shard(drawn, shards=shards, wanted=shard_of_queue(tenant, pinned, shards))
 
 
 def placed_again(task: Task, tenant: str, shards: int) -> int | None:
     """Return the shard that a task's queue or keys give it with a tenant; None if any will do."""
     if task.more is not None and task.more.pinned:
-        return shard_of_queue(tenant, task.command.lower(), shards)
+        return shard_of_queue(tenant, task.more.pinned, shards)
     return _placed(tenant, task.command, placing_key(task), task.idempotency_key, shards)
 
 
@@ -102,16 +104,18 @@ def is_apart(task: Task, shards: int) -> bool:
     return placed_again(task, task.tenant, shards) not in (None, shard_of(task.id, shards))
 
 
-def is_misplaced(thing: Create | Task, shards: int, pins: Container[tuple[str, str]]) -> bool:
+def is_misplaced(thing: Create | Task, shards: int, pins: Pins) -> bool:
     """Return whether all new tasks of a task's queue are on another shard than its id says."""
-    queue = thing.tenant, thing.command.lower()
-    return queue in pins and shard_of(thing.id, shards) != shard_of_queue(*queue, shards)
+    pinned = pins.get((thing.tenant, thing.command.lower()))
+    if not pinned:
+        return False
+    return shard_of(thing.id, shards) != shard_of_queue(thing.tenant, pinned, shards)
 
 
-def pin_of(task: Task) -> set[tuple[str, str]]:
-    """Return the tenant and queue of a task whose queue is pinned; nothing for any other."""
-    pinned = task.more is not None and task.more.pinned
-    return {(task.tenant, task.command.lower())} if pinned else set()
+def pin_of(task: Task) -> dict[tuple[str, str], str]:
+    """Return what places the queue of a task, if anything does."""
+    pinned = task.more.pinned if task.more is not None else ""
+    return {(task.tenant, task.command.lower()): pinned} if pinned else {}
 
 
 def once_name(thing: Create | Task) -> str:
@@ -136,7 +140,7 @@ def without_keys(task: Task) -> Task:
     """Return the task without its keys; then nothing holds it."""
     if task.more is not None and (lane_of(task) or unique_key(task) or task.more.pinned):
         more = replace(
-            task.more, pinned=False, key="", keeps_place=False, stops_key=False, unique=None
+            task.more, pinned="", key="", keeps_place=False, stops_key=False, unique=None
         )
         if task.more.unique is not None and task.more.unique.role is Role.NEXT:
             more = replace(more, waits=False)

@@ -207,8 +207,8 @@ class Roll:
         drawn = task_ids.derived(at.tenant, f"{at.shard_name}.{at.generation}")
         shards = self._rules.shards
         queue = at.tenant, at.then.command.lower()
-        pinned = queue in self._view.pins
-        shard = shard_of_queue(*queue, shards) if pinned else self._home
+        pinned = self._view.pins.get(queue)
+        shard = shard_of_queue(at.tenant, pinned, shards) if pinned else self._home
         then_id = with_shard(drawn, shards=shards, wanted=shard)
         counts = GroupCounts(
             id=at.id,

@@ -33,7 +33,7 @@ def shard_of_lane(tenant: str, queue: str, key: str, shards: int) -> int:
 
 
 def shard_of_queue(tenant: str, queue: str, shards: int) -> int:
-    """Return the shard of all tasks of a queue that has a limit of its own."""
+    """Return the shard of all tasks that a queue, or a limit's scope, places."""
     return shard_of(f"{tenant}/{queue}", shards)
 
 

@@ -27,6 +27,7 @@ class ItemKind(StrEnum):
     LANE = "lane"
     GATE = "gate"
     KEY_RULE = "keyrule"
+    LIMIT = "limit"
     GROUP = "group"
     MEMBER = "member"
     DEPENDENCIES = "deps"

@@ -33,6 +33,7 @@ from codeq_cluster.core.bounds import (
     Owner,
     QueueOrNone,
     Reason,
+    ScopeOrNone,
     Seq,
     Subject,
     TraceParent,
@@ -98,6 +99,7 @@ class AttemptOutcome(StrEnum):
     NACKED = "NACKED"
     KEY_HELD = "KEY_HELD"
     QUEUE_HELD = "QUEUE_HELD"
+    LIMIT_HELD = "LIMIT_HELD"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     CANCELLED = "CANCELLED"
     REQUEUED = "REQUEUED"  # No delivery: an operator revived the task; this keeps its error.
@@ -269,19 +271,17 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
         completes: None unless it is the completion task of a group.
         cost: How many tokens of its key's rate a claim of it spends.
         depends: It has `Dependencies`, met or not.
-        waits: It is HELD until its dependencies are met, or until it gets its unique key; its key
-            does not hold it.
+        waits: It is HELD for its dependencies or its unique key; its key does not hold it.
         input_bytes: The size of the results that its dependencies have handed to it.
         dependents: How many edges lead from it to tasks that wait for its end, or did.
         unique: None without a unique key.
         durable: None unless its function has recorded steps, or it got signals, or it has a log.
         progress: None until a worker says something of it.
         checkpoint_bytes: The size of its `Checkpoint`; 0 without one.
-        cancelling: None unless a cancel has said more than its id, while it was leased or at its
-            end.
+        cancelling: None unless a cancel has said more than its id, in a lease or at its end.
         tags: (name, value), by which lists find it.
         metadata: JSON text for its worker and its webhook; empty for none.
-        pinned: It is on the shard of its queue, whose new tasks all are; see `Flow`.
+        pinned: What has placed it, as all new tasks of its queue; see `Flow`.
     """
 
     parent_id: IdOrNone = ""
@@ -304,7 +304,7 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
     cancelling: Annotated[Cancelling | None, sound_or_none] = None
     tags: Tags = ()
     metadata: Metadata = ""
-    pinned: bool = False
+    pinned: ScopeOrNone = ""
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):

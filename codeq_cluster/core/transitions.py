@@ -32,7 +32,9 @@ MESSAGE_EXPIRED = "MESSAGE_EXPIRED"
 REJECTED = "REJECTED"
 
 # Of deliveries that do not count: their workers hold others with the task.
-HELD_BACK = frozenset((AttemptOutcome.KEY_HELD, AttemptOutcome.QUEUE_HELD))
+HELD_BACK = frozenset(
+    (AttemptOutcome.KEY_HELD, AttemptOutcome.QUEUE_HELD, AttemptOutcome.LIMIT_HELD)
+)
 
 
 def leased(task: Task, claim: Claim, *, now_ms: int) -> Task:

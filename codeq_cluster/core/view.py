@@ -42,15 +42,19 @@ class View(Protocol):
         """Return the tenant and the id of every `Aside` of the shard."""
 
     @property
-    def pins(self) -> Mapping[tuple[str, str], Flow]:
-        """Return the `Flow` of this shard of each queue, by tenant, that is pinned."""
+    def pins(self) -> Mapping[tuple[str, str], str]:
+        """Return the `Flow.pinned` of each queue, by tenant, that is pinned."""
+
+    @property
+    def sharers(self) -> Mapping[tuple[str, str], AbstractSet[str]]:
+        """Return the queues that share each limit, by tenant and scope."""
 
     @property
     def gates(self) -> Mapping[tuple[str, str], Gate]:
-        """Return the `Gate` of each queue that has one, by tenant."""
+        """Return the `Gate` of each queue or limit that has one, by tenant and scope."""
 
     def flow(self, tenant: str, queue: str) -> Flow | None:
-        """Return the rules of a queue and its keys in force on this shard, or None."""
+        """Return the rules of a queue and its keys, or of a limit, in force here, or None."""
 
     def task(self, task_id: str) -> Task | None:
         """Return the task, or None."""

@@ -113,6 +113,8 @@ EXAMPLES: Mapping[str, Example] = {
     "topics_topic": Example(task="with a topic"),
     "topics_put": Example(body='{"maxAttempts":8,"maxConsumers":20,"retentionSeconds":3600}'),
     "topics_delete": Example(query="deletionPolicy=Delete", task="with a topic"),
+    "limits_get": Example(task="with a limit"),
+    "limits_put": Example(body='{"maxRunning":20,"rate":{"count":100,"perSeconds":60}}'),
     "graphs_create": Example(
         body=f'{{"tasks":[{{"ref":"a",{_REPORT}}},{{"ref":"b",{_REPORT},"dependsOn":["a"]}}]}}'
     ),

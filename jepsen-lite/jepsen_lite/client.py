@@ -36,7 +36,7 @@ from jepsen_lite.history import (
     Told,
     Type,
 )
-from jepsen_lite.keys import BURST, OF_QUEUE, OWN, PER_SECOND
+from jepsen_lite.keys import BURST, LIMIT, OF_QUEUE, OWN, PER_SECOND, SHARERS, hold_of, limited_with
 from jepsen_lite.outcome import item_may_succeed_later, item_outcome, may_succeed_later, outcome
 from jepsen_lite.step_calls import OF_STEPS, request_of, steps_in
 from jepsen_lite.uniques import TAG_NAME
@@ -308,16 +308,26 @@ class Client(Asker):
         return _with(answer, _seen, body)
 
     async def _govern(self, node: str, command: str) -> bool:
-        path, token = f"/v1/codeq/admin/topics/{command}", self._tokens.admin
         rule = {"order": "fifo", "rate": {"count": PER_SECOND, "burst": BURST}}
         flow: dict[str, object] = {"perKey": rule}
         if (limits := OF_QUEUE.get(command)) is not None:
             rate = {"count": limits.per_second, "burst": limits.burst}
             flow = {"maxRunning": limits.running, "rate": rate}
-        topic = _encode({"priorityTiers": [0], "flow": flow})
+        if command in SHARERS:
+            if not await self._put(node, f"limits/{LIMIT}", flow):
+                return False
+            flow = {"limit": LIMIT}
+        topic: dict[str, object] = {"priorityTiers": [0], "flow": flow}
+        queues = limited_with(command)
+        return all([await self._put(node, f"topics/{each}", topic) for each in queues])
+
+    async def _put(self, node: str, what: str, fields: dict[str, object]) -> bool:
+        """Put a topic or a limit; return whether it is in force everywhere."""
+        path, token = f"/v1/codeq/admin/{what}", self._tokens.admin
+        url, body = self._urls[node], _encode(fields)
         try:
             answer = await self._http.send(
-                "PUT", self._urls[node], path, token=token, body=topic, timeout_s=GIVE_UP_S
+                "PUT", url, path, token=token, body=body, timeout_s=GIVE_UP_S
             )
         except Broken:
             return False
@@ -410,7 +420,7 @@ def _change(f: F, args: Args) -> bytes:
         case F.NACK:
             fields["delaySeconds"] = args.delay_ms // 1000
             if args.hold:
-                fields["hold"] = "queue" if args.command in OF_QUEUE else "key"
+                fields["hold"] = hold_of(args.command)
         case F.RESULT | F.END if args.status == "COMPLETED":
             fields |= {"status": args.status, "result": msgspec.Raw(args.content.encode())}
         case F.RESULT | F.END:

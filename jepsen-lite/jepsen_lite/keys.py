@@ -1,4 +1,4 @@
-"""Keys: what the tasks of a key, or of a whole queue, follow in every run that has such tasks."""
+"""Keys: what the tasks of a key, a queue or a limit follow in every run that has such tasks."""
 
 from __future__ import annotations
 
@@ -32,8 +32,14 @@ OWN: Mapping[str, Limits] = {
 }
 
 
-# By its command, what limits all tasks of a queue.
-OF_QUEUE: Mapping[str, Limits] = {"limited": Limits(running=2, per_second=4, burst=3)}
+# By its command, what limits all tasks of a queue, or of the queues that share a limit.
+OF_QUEUE: Mapping[str, Limits] = {
+    "limited": Limits(running=2, per_second=4, burst=3),
+    "charge": Limits(running=2, per_second=4, burst=3),
+}
+# The queues that share a limit, by the command of the first.
+SHARERS: Mapping[str, tuple[str, ...]] = {"charge": ("charge", "refund")}
+LIMIT = "api"  # Its name.
 
 
 def limits_of(key: str) -> Limits:
@@ -43,7 +49,19 @@ def limits_of(key: str) -> Limits:
 
 def is_limited(*, key: str, command: str) -> bool:
     """Return whether a task may have to wait although a worker asks for it."""
-    return bool(key) or command in OF_QUEUE
+    return bool(key) or any(command in limited_with(each) for each in OF_QUEUE)
+
+
+def limited_with(command: str) -> tuple[str, ...]:
+    """Return the queues whose tasks count with those of a queue, itself among them."""
+    return SHARERS.get(command, (command,))
+
+
+def hold_of(command: str) -> str:
+    """Return what a worker of a workload holds: a key, its queue, or the limit that this shares."""
+    if command in SHARERS:
+        return "limit"
+    return "queue" if command in OF_QUEUE else "key"
 
 
 def key_name(n: int) -> str:

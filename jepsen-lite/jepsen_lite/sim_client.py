@@ -13,9 +13,10 @@ from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import Caller, FoundTask, NewResult
 from codeq_cluster.core.dependencies import Input, shown_status
 from codeq_cluster.core.gate import PerQueue
+from codeq_cluster.core.holds import HOLDS
 from codeq_cluster.core.lane import Order, PerKey
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import HoldKey, HoldQueue, PutTopic
+from codeq_cluster.core.operations import PutTopic
 from codeq_cluster.core.outcomes import Created, Rejected, TopicStands
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.sharding import shard_of
@@ -37,7 +38,7 @@ from jepsen_lite.history import (
     Recorder,
     Type,
 )
-from jepsen_lite.keys import BURST, OF_QUEUE, PER_SECOND
+from jepsen_lite.keys import BURST, LIMIT, OF_QUEUE, PER_SECOND, SHARERS, hold_of, limited_with
 from jepsen_lite.outcome import may_succeed_later, outcome
 from jepsen_lite.sim_bulk import SimBulk
 from jepsen_lite.sim_graphs import SimGraphs
@@ -123,15 +124,22 @@ class SimClient(Asker):
     async def _govern(self, node: str, command: str) -> bool:
         async def put(broker: Broker) -> bool:
             asking = Caller(TENANT, "operator", deadline_in(self._deadline_ms / 1000))
-            topic = PutTopic(tenant=TENANT, name=command, by="operator", priority_tiers=(0,))
             rules: tuple[PerKey | None, PerQueue | None]
             rules = PerKey(order=Order.FIFO, rate=Rate(PER_SECOND, 1, BURST)), None
             if (limits := OF_QUEUE.get(command)) is not None:
                 rate = Rate(limits.per_second, 1, limits.burst)
                 rules = None, PerQueue(max_running=limits.running, rate=rate)
-            stands = await broker.queue_policies.put_flow(asking, topic, *rules)
-            assert isinstance(stands, TopicStands)
-            return not await broker.queue_policies.is_settling(asking, stands.topic)
+            policies, limit = broker.queue_policies, ""
+            if command in SHARERS and rules[1] is not None:
+                await policies.put_limit(asking, LIMIT, rules[1])
+                rules, limit = (None, None), LIMIT
+            settles = False
+            for queue in limited_with(command):
+                topic = PutTopic(tenant=TENANT, name=queue, by="operator", priority_tiers=(0,))
+                stands = await policies.put_flow(asking, topic, *rules, limit=limit)
+                assert isinstance(stands, TopicStands)
+                settles = settles or await policies.is_settling(asking, stands.topic)
+            return not settles
 
         try:
             return await self._brokers.request(node, put, give_up_s=GIVE_UP_S)
@@ -307,7 +315,7 @@ async def _nack(broker: Broker, args: Args, worker: str, timeout_s: float) -> Ou
         delay_ms=min(args.delay_ms, NACK_S_MAX * 1000),
         reason="",
         token=args.token,
-        holds=(HoldQueue if args.command in OF_QUEUE else HoldKey) if args.hold else None,
+        holds=HOLDS[hold_of(args.command)] if args.hold else None,
         timeout_s=timeout_s,
     )
     return Out(http=200, dead=taken(returned).dead)

@@ -18,7 +18,7 @@ from jepsen_lite.graces import Graces
 from jepsen_lite.graphs import Graphs
 from jepsen_lite.groups import Groups
 from jepsen_lite.history import Args, F, Follow, Out, Type
-from jepsen_lite.keys import OF_QUEUE, key_name
+from jepsen_lite.keys import OF_QUEUE, key_name, limited_with
 from jepsen_lite.operations import TERMINAL
 from jepsen_lite.orders import Orders
 from jepsen_lite.pauses import Pauses
@@ -369,6 +369,21 @@ WORKLOADS: dict[str, Mix] = {
         cancels=0.2,
         shards_min=2,
     ),
+    "quotas": Mix(
+        says="tasks of two queues that share a limit: a few of both in progress, and one rate; "
+        "workers that lose them or hold the limit",
+        proves=(*_ALWAYS, "G5", "G28", "G30"),
+        ok={"create": 100, "claim": 80, "result": 50, "nack": 5},
+        rate=5,
+        workers=16,
+        repeated=0.2,
+        command="charge",
+        lease_s=(2, 3),
+        attempts_max=(200,),
+        ways=Ways(complete=8, fail=1, late=1, beat=1, abandon=1, nack=0.5, vanish=0.5, hold=1),
+        cancels=0.2,
+        shards_min=2,
+    ),
     "bulk": Mix(
         says="bulk jobs by tag and over all tasks, with creates before, during and after each",
         proves=(*_ALWAYS, "G39"),
@@ -612,7 +627,7 @@ class Workload(Clients):
         keyed = rng.random() < mix.keyed
         key = f"{process.name}/{next(self._numbers)}" if keyed else ""
         return Args(
-            command=self._mix.command,
+            command=self._one_of(process),
             content=self._payload(process, key or "no key"),
             idempotency_key=key,
             shard=shard_of_key(key, self._shards) if key and not lane else -1,
@@ -622,6 +637,11 @@ class Workload(Clients):
             webhook=rng.random() < mix.webhooks,
             key=lane,
         )
+
+    def _one_of(self, process: Process) -> str:
+        """Return a queue of the workload; only where several share a limit it is drawn."""
+        queues = limited_with(self._mix.command)
+        return process.random.choice(queues) if len(queues) > 1 else queues[0]
 
     def _payload(self, process: Process, what: str) -> str:
         pad = "x" * process.random.choice(self._mix.pads)
@@ -662,7 +682,7 @@ class Workload(Clients):
     ) -> Answer:
         lease_s = lease_s or process.random.randint(*self._mix.lease_s)
         args = Args(
-            command=self._mix.command,
+            command=self._one_of(process),
             # Half of the workers take any command, so that both ways to claim meet every fault.
             # With ballast none may: its tasks have a command of their own, and must stay. Nor may
             # one have runs, members, or tasks of graphs or unique keys, which no create has made.

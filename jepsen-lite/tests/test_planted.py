@@ -800,6 +800,17 @@ def a_queue_goes_on_while_a_worker_holds_it(story: Story, broken: bool) -> None:
     story.claim("b", (7, 7.5) if broken else (8, 9))
 
 
+@planted("G28")
+def a_limit_of_two_queues_counts_one_alone(story: Story, broken: bool) -> None:
+    for task, command in (("a", "charge"), ("b", "charge"), ("c", "refund")):
+        story.create(task, (0, 1), command=command)
+    story.claim("a", (2, 3))
+    story.claim("b", (2, 3))
+    if not broken:
+        story.result("a", (3.5, 3.6))
+    story.claim("c", (4, 5))
+
+
 @planted("G30")
 def a_key_goes_on_while_it_is_paused(story: Story, broken: bool) -> None:
     story.create("a", (0, 1), lane="k")

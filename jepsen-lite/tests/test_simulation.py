@@ -125,6 +125,11 @@ def test_a_queue_with_limits_keeps_them() -> None:
     _keeps("limits", G28=0, G30=40)
 
 
+def test_queues_that_share_a_limit_keep_it_together() -> None:
+    """Leases are lost and leaders die: G28 and G30 of the tasks of both."""
+    _keeps("quotas", G28=0, G30=40)
+
+
 def test_a_bulk_job_touches_exactly_its_selection() -> None:
     """Leaders die between its steps, and creates come before, during and after it: G39."""
     _keeps("bulk", G39=60)

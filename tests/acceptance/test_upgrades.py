@@ -230,6 +230,7 @@ _LATER: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         {"every": "1s", "task": {"command": "scheduled", "payload": {}}},
     ),
     "a key": ("POST", "/tasks", {"command": "keyed", "payload": {}, "key": "k"}),
+    "a limit": ("PUT", "/admin/limits/api", {"maxRunning": 2}),
     "a key's rule": ("PUT", "/admin/queues/keyed/keys/k", {"maxRunning": 2}),
     "a tag": ("POST", "/tasks", {"command": "tagged", "payload": {}, "tags": {"env": "prod"}}),
     "other tags": ("PATCH", "/tasks/{id}/tags", {"set": {"env": "prod"}}),

@@ -14,6 +14,7 @@ from codeq_cluster.core.gate import Gate
 from codeq_cluster.core.groups import Member, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Policy, Topic
 from codeq_cluster.core.lane import Flow, Lane, lane_of
+from codeq_cluster.core.limit import scope_of_limit
 from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.selecting import TaskFilter, tags_of
 from codeq_cluster.core.stored_item import ItemKind
@@ -233,14 +234,25 @@ class DictView:
         return found
 
     @property
-    def pins(self) -> dict[tuple[str, str], Flow]:
-        """Return the flow of each queue that is pinned."""
-        flows = (each for each in self.items.values() if isinstance(each, Flow) and each.pinned)
-        return {(each.tenant, each.id): each for each in flows}
+    def pins(self) -> dict[tuple[str, str], str]:
+        """Return what places each queue that is pinned."""
+        return {(flow.tenant, flow.id): flow.pinned for flow in self._flows() if flow.pinned}
+
+    @property
+    def sharers(self) -> dict[tuple[str, str], set[str]]:
+        """Return the queues that share each limit."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for flow in self._flows():
+            if flow.limit:
+                found.setdefault((flow.tenant, scope_of_limit(flow.limit)), set()).add(flow.id)
+        return found
+
+    def _flows(self) -> Iterator[Flow]:
+        return (each for each in self.items.values() if isinstance(each, Flow))
 
     @property
     def gates(self) -> dict[tuple[str, str], Gate]:
-        """Return the gate of each queue that has one."""
+        """Return the gate of each queue or limit that has one."""
         gates = (each for each in self.items.values() if isinstance(each, Gate))
         return {(each.tenant, each.id): each for each in gates}
 

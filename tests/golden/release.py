@@ -364,7 +364,10 @@ async def _share(client: Client, tasks: dict[str, str]) -> None:
     assert 200 == answer.status, answer.body
     tasks[await client.create("shared", key="customer/7")] = State.READY.name
     tasks[await client.create("shared", key="customer/7")] = State.HELD.name
-    rule = {"flow": {"maxRunning": 9, "rate": {"count": 1, "perSeconds": 3600}}}
+    answer = await client.send("PUT", "admin/limits/api", json.dumps({"maxRunning": 5}).encode())
+    assert 201 == answer.status, answer.body
+    rate = {"count": 1, "perSeconds": 3600}
+    rule = {"flow": {"maxRunning": 9, "rate": rate, "limit": "api"}}
     answer = await client.send("PUT", "admin/topics/limited", json.dumps(rule).encode())
     assert answer.status in (200, 201), answer.body
     await client.create("limited")

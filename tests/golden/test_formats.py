@@ -68,6 +68,7 @@ from codeq_cluster.core.lane import (
     lane_id,
     lane_name,
 )
+from codeq_cluster.core.limit import Limit
 from codeq_cluster.core.log_line import LogLine, line_id
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.progress import Progress
@@ -463,7 +464,19 @@ ITEMS: dict[str, Item] = {
         id="render",
         seq=SEQ,
         per_queue=PerQueue(max_running=9, rate=Rate(100, 60, 10)),
-        pinned=True,
+        pinned="@api",
+        limit="api",
+    ),
+    "limit": Limit(
+        tenant="acme",
+        id="api",
+        name="API",
+        rule=PerQueue(max_running=9, rate=Rate(100, 60, 10)),
+        rule_seq=SEQ,
+        version=2,
+        created_ms=NOW_MS,
+        updated_ms=NOW_MS + 1,
+        request="r",
     ),
     "gate": Gate(
         tenant="acme",

@@ -14,12 +14,12 @@ from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.decide import decide
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import Mode
 from codeq_cluster.core.new_task import Create, CreateTagged
 from codeq_cluster.core.operations import (
     Advance,
     Claim,
-    Nack,
     Operation,
     PauseQueue,
     PutTopic,

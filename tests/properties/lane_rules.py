@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from codeq_cluster.core.holds import HoldKey, Nack
 from codeq_cluster.core.lane import (
     FlowRule,
     OnRetry,
@@ -16,7 +17,7 @@ from codeq_cluster.core.lane import (
     WhenDead,
 )
 from codeq_cluster.core.new_task import Create, CreateKeyed
-from codeq_cluster.core.operations import HoldKey, Nack, PutFlow, PutTopic
+from codeq_cluster.core.operations import PutFlow, PutTopic
 from codeq_cluster.core.rate import Rate
 
 from .machine import Caller, callers, commands, tenants

@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from codeq_cluster.core import task_ids
+from codeq_cluster.core.holds import HoldKey, Nack
 from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import (
@@ -18,8 +19,6 @@ from codeq_cluster.core.operations import (
     Delete,
     Finish,
     Heartbeat,
-    HoldKey,
-    Nack,
     Operation,
     Purge,
     Requeue,

@@ -282,7 +282,8 @@ class Items:
                 "walked": "",
                 "expires_ms": self.now_ms,
                 "per_queue": None,
-                "pinned": False,
+                "pinned": "",
+                "limit": "",
             }
 
     def _set_key(self, asked: SetKey) -> Answer:
@@ -295,7 +296,7 @@ class Items:
                 "key": asked.key,
                 "own": asked.own,
                 "updated_ms": self.now_ms,
-                "pinned": False,
+                "pinned": "",
             }
         if had["own"] == asked.own:
             if asked.own is not None:
@@ -354,7 +355,8 @@ class Items:
             "request": asked.request,
             "rule_seq": 0 if found is None else found["rule_seq"],
             "per_queue": None,
-            "pinned": False,
+            "pinned": "",
+            "limit": "",
         }
         self.topics[asked.tenant, queue] = topic | policy
         self.put_on_record(asked, "topic.put", queue, f"version {topic['version']}")

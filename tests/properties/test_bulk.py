@@ -31,10 +31,11 @@ from codeq_cluster.core.changes import Decision, ItemChange, TaskChange
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.faults import task_fault
 from codeq_cluster.core.groups import CreateGroup
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import Audit
 from codeq_cluster.core.lane import FlowRule, PerKey, SetFlow
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
-from codeq_cluster.core.operations import Advance, Claim, Delete, Nack, Operation, PutTopic, Submit
+from codeq_cluster.core.operations import Advance, Claim, Delete, Operation, PutTopic, Submit
 from codeq_cluster.core.outcomes import BulkStands, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.selecting import Selection, TaskFilter, tags_of

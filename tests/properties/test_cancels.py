@@ -15,6 +15,7 @@ from codeq_cluster.core.decide import decide
 from codeq_cluster.core.durable import Park, RecordStep, SendSignal
 from codeq_cluster.core.faults import task_fault
 from codeq_cluster.core.grace import AskCancel
+from codeq_cluster.core.holds import HoldKey, Nack
 from codeq_cluster.core.lane import FlowRule, PerKey, SetFlow
 from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import (
@@ -23,8 +24,6 @@ from codeq_cluster.core.operations import (
     Cancel,
     Claim,
     Heartbeat,
-    HoldKey,
-    Nack,
     Operation,
     Requeue,
     Submit,

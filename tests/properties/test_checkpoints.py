@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from codeq_cluster.core.checkpoint import Checkpoint, Report
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.operations import Cancel, Delete, Nack, Operation, Revise
+from codeq_cluster.core.holds import Nack
+from codeq_cluster.core.operations import Cancel, Delete, Operation, Revise
 from codeq_cluster.core.outcomes import Changed, Extended
 from codeq_cluster.core.task import State
 

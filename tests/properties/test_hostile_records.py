@@ -33,6 +33,7 @@ from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.bounds import EFFECTS_BYTES_MAX, NUMBER_MAX
 from codeq_cluster.core.changes import Decision
 from codeq_cluster.core.decide import decide
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import Delivery, Governing, Mode, Pause, Subscription, Sweep, Topic
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
@@ -43,7 +44,6 @@ from codeq_cluster.core.operations import (
     Delete,
     Heartbeat,
     Import,
-    Nack,
     Operation,
     Purge,
     RenewSubscription,

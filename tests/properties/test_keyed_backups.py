@@ -280,7 +280,9 @@ def test_a_limited_queue_stays_on_its_shard(tmp_path: Path, deleted: bool) -> No
 
     assert [task_id] == [task.id for task in tasks_in(found[place])]
     assert 4 == len(flows)
-    assert {(None if deleted else limit, True)} == {(each.per_queue, each.pinned) for each in flows}
+    assert {(None if deleted else limit, "limited")} == {
+        (each.per_queue, each.pinned) for each in flows
+    }
 
 
 def test_more_shards_take_no_key_whose_tasks_would_be_apart(tmp_path: Path) -> None:

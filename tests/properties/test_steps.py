@@ -16,6 +16,7 @@ from codeq_cluster.core.decide import decide
 from codeq_cluster.core.durable import Park, RecordStep, SendSignal, Signal, Step
 from codeq_cluster.core.explaining import Facts, Reason, explain
 from codeq_cluster.core.faults import fault
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.lane import FlowRule, Lane, PerKey, SetFlow
 from codeq_cluster.core.lanes import count as count_in_lane
 from codeq_cluster.core.new_task import Create, CreateKeyed
@@ -25,7 +26,6 @@ from codeq_cluster.core.operations import (
     Cancel,
     Claim,
     Delete,
-    Nack,
     Operation,
     Requeue,
     Revise,

@@ -17,6 +17,7 @@ from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.codec.tag_keys import TAG_PREFIX
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.faults import task_fault
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
 from codeq_cluster.core.operations import (
     Abandon,
@@ -24,7 +25,6 @@ from codeq_cluster.core.operations import (
     Cancel,
     Claim,
     Delete,
-    Nack,
     Operation,
     Requeue,
     Submit,

@@ -15,6 +15,7 @@ from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.explaining import Facts, Reason, explain
 from codeq_cluster.core.faults import task_fault
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.lane import FlowRule, Lane, PerKey, SetFlow
 from codeq_cluster.core.lanes import count as count_in_lane
 from codeq_cluster.core.merging import REPEATED_MS
@@ -25,7 +26,6 @@ from codeq_cluster.core.operations import (
     Cancel,
     Claim,
     Delete,
-    Nack,
     Operation,
     Purge,
     Requeue,

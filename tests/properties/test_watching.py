@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from codeq_cluster.broker.questions import Watch, Watched
 from codeq_cluster.core.grace import AskCancel
-from codeq_cluster.core.operations import Abandon, Advance, Cancel, Heartbeat, Nack, Operation
+from codeq_cluster.core.holds import Nack
+from codeq_cluster.core.operations import Abandon, Advance, Cancel, Heartbeat, Operation
 from codeq_cluster.core.outcomes import Claimed
 from tests.fakes.memory_store import MemoryShard
 from tests.unit.broker.conftest import TestClock, claim, create, make_shard, submit

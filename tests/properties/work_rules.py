@@ -7,6 +7,7 @@ from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
 from codeq_cluster.core.handling import Handling
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
@@ -14,7 +15,6 @@ from codeq_cluster.core.operations import (
     Cancel,
     Claim,
     Heartbeat,
-    Nack,
     Staging,
     Submit,
 )

@@ -14,14 +14,16 @@ from codeq_cluster.broker.values import Caller, NewResult
 from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.core.gate import PerQueue
+from codeq_cluster.core.holds import HoldKey, HoldLimit, HoldOperation, HoldQueue
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.lane import Lane, OwnRule, PerKey, lane_id, lane_name
+from codeq_cluster.core.limit import scope_of_limit
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import HoldKey, HoldQueue, PutTopic
+from codeq_cluster.core.operations import PutTopic
 from codeq_cluster.core.outcomes import Claimed, Created, Returned, Submitted, TopicStands
 from codeq_cluster.core.sharding import home_shard, shard_of_lane, shard_of_queue
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Task
+from codeq_cluster.core.task import State, Task
 from tests.simulator.brokers import SimBrokers
 from tests.simulator.invariants import InvariantBroken
 from tests.simulator.scenes import settled_brokers
@@ -64,21 +66,37 @@ def put_rule(
     return asked(brokers, node_id, put)
 
 
-def created(brokers: SimBrokers, node_id: str, key: str) -> Task:
+def put_limit(brokers: SimBrokers, node_id: str, rule: PerQueue, *queues: str) -> None:
+    """Let queues share a limit."""
+
+    async def put(broker: Broker) -> None:
+        caller, policies = Caller("", "ops", deadline_in(4)), broker.queue_policies
+        await policies.put_limit(caller, "api", rule)
+        for queue in queues:
+            topic = PutTopic(tenant="", name=queue, by="ops")
+            stands = await policies.put_flow(caller, topic, None, None, limit="api")
+            assert isinstance(stands, TopicStands)
+
+    asked(brokers, node_id, put)
+
+
+def created(brokers: SimBrokers, node_id: str, key: str, *, command: str = "mail") -> Task:
     """Create a task with a key."""
-    new = [Create(command="mail", payload="{}", key=key)]
+    new = [Create(command=command, payload="{}", key=key)]
     [made] = asked(brokers, node_id, lambda broker: broker.create("", new, timeout_s=4))
     assert isinstance(made, Created)
     return made.task
 
 
-def claimed(brokers: SimBrokers, node_id: str, *, wait_s: float = 0) -> list[str]:
+def claimed(
+    brokers: SimBrokers, node_id: str, *, command: str = "mail", wait_s: float = 0
+) -> list[str]:
     """Claim what is ready; return the ids."""
     got = asked(
         brokers,
         node_id,
         lambda broker: broker.claim(
-            "", "ann", commands=("mail",), count=9, lease_ms=LEASE_MS, wait_s=wait_s, timeout_s=4
+            "", "ann", commands=(command,), count=9, lease_ms=LEASE_MS, wait_s=wait_s, timeout_s=4
         ),
     )
     assert isinstance(got, Claimed)
@@ -93,9 +111,9 @@ def ended(brokers: SimBrokers, node_id: str, task_id: str) -> None:
 
 
 def held(
-    brokers: SimBrokers, node_id: str, task_id: str, holds: type[HoldKey | HoldQueue] = HoldKey
+    brokers: SimBrokers, node_id: str, task_id: str, holds: type[HoldOperation] = HoldKey
 ) -> None:
-    """Give a task back, and hold its key or queue."""
+    """Give a task back, and hold its key, its queue or its limit."""
 
     async def hold(broker: Broker) -> object:
         return await broker.nack(
@@ -228,6 +246,48 @@ def test_a_held_queue_rests_over_the_deaths_of_its_leaders(brokers: SimBrokers) 
     assert [] == none
     assert waited_s < HOLD_S <= took_s < 2 * HOLD_S
     assert [first, third] == done
+
+
+def test_a_shared_limit_holds_over_the_deaths_of_its_leaders(brokers: SimBrokers) -> None:
+    """Whoever leads next counts the leases of both queues, also those that expire."""
+    put_limit(brokers, "A", PerQueue(max_running=1), "mail", "text")
+    shard = shard_of_queue("", scope_of_limit("api"), SHARDS)
+    mail = [created(brokers, "ABC"[n], "ann").id for n in range(2)]
+    text = created(brokers, "C", "bob", command="text").id
+    first = claimed(brokers, "B")
+    kill_leader(brokers, shard)
+    none = [claimed(brokers, "C", command=each) for each in ("text", "mail")]
+    ended(brokers, "A", first[0])
+    kill_leader(brokers, shard)
+    second = claimed(brokers, "B", command="text")
+    kill_leader(brokers, shard)
+    third = claimed(brokers, "A", wait_s=4 * LEASE_MS / 1000)
+    held(brokers, "C", third[0], HoldLimit)
+    kill_leader(brokers, shard)
+    begun_s = brokers.clock.now
+    resting = claimed(brokers, "B", command="text")
+    rests_s = brokers.clock.now - begun_s
+    last = claimed(brokers, "B", command="text", wait_s=2 * HOLD_S)
+    at_rest(brokers)
+
+    assert ([mail[0]], [[], []], [text], [mail[1]]) == (first, none, second, third)
+    assert [] == resting
+    assert rests_s < HOLD_S
+    assert [text] == last
+
+
+def test_more_leases_than_a_shared_limit_allows_are_noticed(brokers: SimBrokers) -> None:
+    """W23 counts those of all its queues."""
+    put_limit(brokers, "A", PerQueue(max_running=1), "mail", "text")
+    created(brokers, "A", "")
+    other = created(brokers, "B", "", command="text")
+    claimed(brokers, "B")
+    row = {keyspace.task(other.id): records.encode(replace(other, state=State.LEASED))}
+    entry = entries.encode(entries.Entry(9, 1, 1, 1, row), level=LEVEL)
+    shard = shard_of_queue("", scope_of_limit("api"), SHARDS)
+
+    with pytest.raises(InvariantBroken, match="2 of 1 tasks are in progress"):
+        brokers.watches[shard].applied("A", 99, 9, entry)
 
 
 def test_the_rule_of_a_key_stands_over_the_deaths_of_its_leaders(brokers: SimBrokers) -> None:

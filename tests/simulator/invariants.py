@@ -21,6 +21,7 @@ from codeq_cluster.raft.safe_syncobj import SafeSyncObj
 from tests.simulator.graphs import EdgeFault, EdgeRows
 from tests.simulator.group_rows import GroupFault, GroupRows
 from tests.simulator.lanes import LaneFault, LaneRows
+from tests.simulator.limits import LimitFault, LimitRows
 from tests.simulator.logs import LogFault, LogRows
 from tests.simulator.relays import RelayFault, RelayRows
 from tests.simulator.schedules import (
@@ -66,6 +67,7 @@ class Invariant(Enum):
     W20 = "one task holds a unique key, one is next, and its row names them"
     W21 = "a task has one row for each of its tags, and no other"
     W22 = "a log has the last lines of a task that exists, as many as the task says, at most 200"
+    W23 = "no more tasks are in progress than the limit of their queues allows"
 
 
 class InvariantViolated(AssertionError):
@@ -276,6 +278,7 @@ class ShardWatch(ReplicaWatch):
         self._relays = relays
         self._schedules = schedules
         self._lanes = LaneRows()
+        self._limits = LimitRows()
         self._groups = GroupRows()
         self._edges = EdgeRows(shard, shards)
         self._uniques = UniqueRows()
@@ -349,11 +352,19 @@ class ShardWatch(ReplicaWatch):
             self._groups.written(entry.mutations)
         except GroupFault as fault:
             raise self._broken(Invariant.W18, str(fault)) from fault
+        self._limit(entry.mutations)
         self._follow_edges(entry.mutations)
         self._hold_keys(entry.mutations)
         self._log(entry.mutations)
         self._list_by_tag(entry.mutations)
         self._fired(entry.mutations)
+
+    def _limit(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Check limits of queues: W23."""
+        try:
+            self._limits.written(rows, self._tasks)
+        except LimitFault as fault:
+            raise self._broken(Invariant.W23, str(fault)) from fault
 
     def _follow_edges(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Check tasks that wait for others: W19."""

@@ -210,20 +210,50 @@ _STATUS_OF_REJECTION = {
     Rejection.CANCELLING: 409,
     Rejection.TOO_MANY_TAGS: 409,
     Rejection.KEYS_ELSEWHERE: 409,
+    Rejection.UNKNOWN_LIMIT: 422,
+    Rejection.LIMIT_IN_USE: 409,
+    Rejection.PINNED_ELSEWHERE: 409,
     Rejection.MISPLACED: 503,  # The broker places such a task again; nobody is answered this.
 }
 
 _TEXT_OF_REJECTION = {
     Rejection.IDEMPOTENCY_CONFLICT: "idempotency conflict",
     Rejection.EVENT_TYPE_NOT_ALLOWED: "event type not allowed",
-    Rejection.NOTHING_TO_HOLD: (
-        "nothing to hold: the task has no 'key', or its topic no 'flow.perKey'"
-    ),
     Rejection.KEYS_ELSEWHERE: (
         "the queue had 'flow.perKey' alone, so its keys are on many shards: use another queue, or "
         "end the rule first; the keys of tasks that are there then do not count with new ones"
     ),
     Rejection.CANCELLING: "the task is to be cancelled, so it cannot wait; give it back",
+}
+
+# What is said of `Rejected.limit`.
+_TEXT_ABOUT = {
+    Rejection.UNKNOWN_DEPENDENCY: "unknown dependency: {}",
+    # The body may have no priority: say that this means 0.
+    Rejection.INVALID_PRIORITY: (
+        "invalid 'priority' (must be one of {}, the priorityTiers of its topic; 0 when absent)"
+    ),
+    Rejection.TOO_MANY_MERGES: ("{} idempotency keys lead to the task that holds the unique key"),
+    Rejection.TOO_MANY_TAGS: "a task has at most {} tags: remove others with it",
+    Rejection.INVALID_COST: "invalid 'cost' (must be at most {}, the burst of its topic's rate)",
+    Rejection.UNKNOWN_LIMIT: "flow.limit: limit '{}' does not exist; create it before you name it",
+    Rejection.LIMIT_IN_USE: ("topics name the limit, so take it out of their 'flow' first: {}"),
+    Rejection.PINNED_ELSEWHERE: (
+        "the queue is on the shard of {}, where its first limit has placed it for good, and this "
+        "limit is on another shard: use another queue, or another limit"
+    ),
+}
+
+_NOTHING_TO_HOLD = {
+    "key": "nothing to hold: the task has no 'key', or its topic no 'flow.perKey'",
+    "queue": (
+        "nothing to hold: only a queue with a limit of its own is on one shard; set "
+        "'flow.maxRunning' or 'flow.rate' of its topic, which count for tasks created after it"
+    ),
+    "limit": (
+        "nothing to hold: the task's queue shares no limit; name one as 'flow.limit' of its "
+        "topic, which counts for tasks created after it"
+    ),
 }
 
 
@@ -235,28 +265,15 @@ def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiEr
         return _unique_conflict(rejected)
     if rejection is Rejection.NOT_FOUND:
         text = not_found
-    elif rejection is Rejection.NOTHING_TO_HOLD and rejected.limit == "queue":
-        text = (
-            "nothing to hold: only a queue with a limit of its own is on one shard; set "
-            "'flow.maxRunning' or 'flow.rate' of its topic, which count for tasks created after it"
-        )
+    elif rejection is Rejection.NOTHING_TO_HOLD:
+        text = _NOTHING_TO_HOLD[rejected.limit or "key"]
     elif rejection is Rejection.KEYS_ELSEWHERE and rejected.limit:
         text = (
             "the dead letter is from before the limit of its queue, whose unique keys are decided "
             "on another shard now: create the task again, and delete this one"
         )
-    elif rejection is Rejection.UNKNOWN_DEPENDENCY:
-        text = f"unknown dependency: {rejected.limit}"
-    elif rejection is Rejection.INVALID_PRIORITY:
-        # The body may have no priority: say that this means 0.
-        allowed = f"one of {rejected.limit}, the priorityTiers of its topic"
-        text = f"invalid 'priority' (must be {allowed}; 0 when absent)"
-    elif rejection is Rejection.TOO_MANY_MERGES:
-        text = f"{rejected.limit} idempotency keys lead to the task that holds the unique key"
-    elif rejection is Rejection.TOO_MANY_TAGS:
-        text = f"a task has at most {rejected.limit} tags: remove others with it"
-    elif rejection is Rejection.INVALID_COST:
-        text = f"invalid 'cost' (must be at most {rejected.limit}, the burst of its topic's rate)"
+    elif rejection in _TEXT_ABOUT:
+        text = _TEXT_ABOUT[rejection].format(rejected.limit)
     return ApiError(_STATUS_OF_REJECTION[rejection], text, rejection.value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -13,6 +13,7 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, from_failure
 from codeq_cluster.api.http.refusals import invalid_field
 from codeq_cluster.codec.levels import KEYS_FROM
+from codeq_cluster.core.bounds import COMMAND, COMMAND_WORDS
 from codeq_cluster.core.gate import IN_PROGRESS_MAX, PerQueue
 from codeq_cluster.core.lane import RUNNING_MAX, OnRetry, Order, PerKey, WhenDead
 from codeq_cluster.core.rate import BURST_MAX, COUNT_MAX, PERIOD_S_MAX, Rate
@@ -28,6 +29,7 @@ TOO_EARLY = from_failure(
     UpgradeUnderWay(f"'flow' needs formats of level {KEYS_FROM} on every shard")
 )
 _IN_PROGRESS = invalid_field("flow.maxRunning", f"must be between 1 and {IN_PROGRESS_MAX}")
+_LIMIT = invalid_field("flow.limit", f"must be the name of a limit: {COMMAND_WORDS}")
 _RUNNING = invalid_field("flow.perKey.maxRunning", f"must be between 1 and {RUNNING_MAX}")
 
 
@@ -116,8 +118,8 @@ PER_KEY = Schema(PerKeyBody, refusal="invalid request body", unknown=unknown_fie
 class FlowBody(Body):
     """The limits of a queue's tasks.
 
-    With `maxRunning` or `rate`, all new tasks of the queue are on one shard from then on, also
-    when both are taken away again.
+    With `maxRunning`, `rate` or `limit`, all new tasks of the queue are on one shard from then on,
+    also when these are taken away again.
     """
 
     max_running: int | None = field(
@@ -136,6 +138,12 @@ class FlowBody(Body):
         "The rule of each key; the `key` of a task says which.",
         default=Raw(b"null"),
         inner=PER_KEY,
+    )
+    limit: str | None = field(
+        "The limit that the queue shares with others that name it, beside its own; none when "
+        "absent. It must exist.",
+        pattern=f"^({COMMAND.pattern})?$",
+        refused=(_LIMIT,),
     )
 
 
@@ -166,13 +174,16 @@ class FlowView(Struct, rename="camel"):
     max_running: int | UnsetType = UNSET
     rate: RateView | UnsetType = UNSET
     per_key: PerKeyView | UnsetType = UNSET
+    limit: str | UnsetType = UNSET
 
 
-def flow_view(per_key: PerKey | None, per_queue: PerQueue | None) -> FlowView | UnsetType:
+def flow_view(
+    per_key: PerKey | None, per_queue: PerQueue | None, limit: str
+) -> FlowView | UnsetType:
     """Render the rules of a queue and its keys, if there are any."""
-    if per_key is None and per_queue is None:
+    if per_key is None and per_queue is None and not limit:
         return UNSET
-    view = FlowView()
+    view = FlowView(limit=limit or UNSET)
     if per_queue is not None:
         view.max_running = per_queue.max_running or UNSET
         view.rate = UNSET if per_queue.rate is None else rate_view(per_queue.rate)
@@ -192,8 +203,16 @@ def rate_view(rate: Rate) -> RateView:
     return RateView(rate.count, rate.per_s, rate.burst)
 
 
-def read_flow(call: Call, item: Raw, *, tiers: int) -> tuple[PerKey | None, PerQueue | None]:
-    """Return the rules of a queue's keys, and of the queue, that a topic's body asks for.
+class AskedFlow(NamedTuple):
+    """What a topic's body asks for: the rules of a queue's keys and of the queue, and its limit."""
+
+    per_key: PerKey | None
+    per_queue: PerQueue | None
+    limit: str
+
+
+def read_flow(call: Call, item: Raw, *, tiers: int) -> AskedFlow:
+    """Return what a topic's body asks for.
 
     Args:
         call: With the body.
@@ -207,10 +226,13 @@ def read_flow(call: Call, item: Raw, *, tiers: int) -> tuple[PerKey | None, PerQ
     rate, per_queue = read_rate(flow.rate), None
     if flow.max_running is not None or rate is not None:
         per_queue = PerQueue(max_running=flow.max_running or 0, rate=rate)
-        if call.services.broker.level() < KEYS_FROM:
-            raise TOO_EARLY
+    limit = flow.limit or ""
+    if limit and not COMMAND.fullmatch(limit):
+        raise _LIMIT
+    if (per_queue is not None or limit) and call.services.broker.level() < KEYS_FROM:
+        raise TOO_EARLY
     if bytes(flow.per_key) == b"null":
-        return None, per_queue
+        return AskedFlow(None, per_queue, limit)
     body = PER_KEY.decode(flow.per_key)
     if call.services.broker.level() < KEYS_FROM:
         raise TOO_EARLY
@@ -225,7 +247,7 @@ def read_flow(call: Call, item: Raw, *, tiers: int) -> tuple[PerKey | None, PerQ
         when_dead=_chosen("whenDead", body.when_dead, _RULE.when_dead),
         rate=read_rate(body.rate),
     )
-    return per_key, per_queue
+    return AskedFlow(per_key, per_queue, limit)
 
 
 def read_rate(item: Raw) -> Rate | None:

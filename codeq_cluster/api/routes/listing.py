@@ -25,6 +25,7 @@ from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.error_kinds import error_kind
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.items import KIND_OF, Aside, Audit, Delivery, Subscription, Topic
+from codeq_cluster.core.limit import Limit
 from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.selecting import ALL_TASKS, TaskFilter
 from codeq_cluster.core.tags import shown_tag
@@ -49,7 +50,7 @@ KIND = query(
 _DIGEST_BYTES = 6
 _CHARS_MAX = 1024  # A position is at most a queue's name, two numbers and an id.
 
-T = TypeVar("T", Aside, Audit, Delivery, Group, Schedule, Subscription, Topic)
+T = TypeVar("T", Aside, Audit, Delivery, Group, Limit, Schedule, Subscription, Topic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

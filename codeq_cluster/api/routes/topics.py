@@ -42,6 +42,7 @@ from codeq_cluster.core.items import (
     WEIGHT,
     Topic,
 )
+from codeq_cluster.core.limit import SHARERS_MAX
 from codeq_cluster.core.operations import PutTopic
 from codeq_cluster.core.outcomes import Rejected, Rejection, TopicStands
 from codeq_cluster.errors import TooMany
@@ -149,8 +150,8 @@ class TopicView(PolicyView, rename="camel", omit_defaults=True, kw_only=True):
     """A topic; its policy's fields are beside its name, and in `policy` for codeQ's clients.
 
     `settling` if some tasks do not follow its flow yet. `draining` names the shards that still have
-    tasks from before the queue had a limit: until they are gone it holds approximately, a rate on
-    each of these shards.
+    tasks from before the queue had a limit, or shared one: until they are gone it holds
+    approximately, a rate on each of these shards.
     """
 
     name: str
@@ -181,7 +182,7 @@ def topic_view(topic: Topic, *, settling: bool = False, draining: Sequence[int] 
         retention_seconds=topic.retention_s,
         max_consumers=topic.max_consumers,
         weight=topic.weight,
-        flow=flow_view(topic.per_key, topic.per_queue),
+        flow=flow_view(topic.per_key, topic.per_queue, topic.limit),
     )
     show_handling(policy, topic.handling)
     return TopicView(
@@ -255,7 +256,10 @@ async def topic(call: Call) -> HttpAnswer[TopicView]:
         BAD_NAME,
         _unknown_field("owner", ()),
         from_failure(TooMany("topics", TOPICS_MAX)),
+        from_failure(TooMany("queues of one limit", SHARERS_MAX)),
         from_rejection(Rejected(Rejection.KEYS_ELSEWHERE)),
+        from_rejection(Rejected(Rejection.UNKNOWN_LIMIT, "stripe")),
+        from_rejection(Rejected(Rejection.PINNED_ELSEWHERE, COMMAND)),
     ),
 )
 async def put(call: Call) -> HttpAnswer[TopicView]:
@@ -269,10 +273,12 @@ async def put(call: Call) -> HttpAnswer[TopicView]:
         raise BAD_NAME
     body = _TOPIC.decode(call.text)
     policies, asked = call.services.broker.queue_policies, _operation(call, name, body)
-    per_key, per_queue = read_flow(call, body.flow, tiers=len(asked.priority_tiers))
+    flow = read_flow(call, body.flow, tiers=len(asked.priority_tiers))
     stands: TopicStands | Rejected
     if call.services.broker.level() >= KEYS_FROM:
-        stands = await policies.put_flow(caller(call), asked, per_key, per_queue)
+        stands = await policies.put_flow(
+            caller(call), asked, flow.per_key, flow.per_queue, limit=flow.limit
+        )
     else:
         stands = await policies.put_topic(caller(call), asked)
     if isinstance(stands, Rejected):

@@ -49,8 +49,8 @@ from codeq_cluster.api.routes.task_views import (
 from codeq_cluster.auth import Access
 from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core.bounds import COMMAND, REASON_CHARS_MAX, WORKER_NAME
+from codeq_cluster.core.holds import HOLDS, HoldOperation
 from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.core.operations import HoldKey, HoldQueue
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Returned
 from codeq_cluster.core.task import Task, shown_as
 from codeq_cluster.errors import UpgradeUnderWay
@@ -85,9 +85,8 @@ LEASE_TOKEN_FIELD = field(
     "the lease."
 )
 CLAIMING = (Scope.WORKER, "claim")
-_HOLDS: dict[str, type[HoldKey | HoldQueue]] = {"key": HoldKey, "queue": HoldQueue}
-_NO_HOLDS = [from_rejection(Rejected(Rejection.NOTHING_TO_HOLD, of)) for of in ("", "queue")]
-_HOLD = bad_request("invalid 'hold' (must be key or queue)", "invalid-hold")
+_NO_HOLDS = [from_rejection(Rejected(Rejection.NOTHING_TO_HOLD, each)) for each in HOLDS]
+_HOLD = bad_request("invalid 'hold' (must be key, queue or limit)", "invalid-hold")
 _HOLD_TOO_EARLY = from_failure(
     UpgradeUnderWay(f"'hold' needs formats of level {KEYS_FROM} on every shard")
 )
@@ -141,10 +140,11 @@ class LeaseBody(Body):
         f"Of a nack: why; the task's history keeps the first {REASON_CHARS_MAX} characters."
     )
     hold: str | None = field(
-        "Of a nack: `key` or `queue` if nothing of the task's key or its queue is to be handed "
-        "out before that delay is over. The delivery does not count then, and the task goes first. "
-        "The queue's topic needs a `flow.perKey`; for `queue`, `flow.maxRunning` or `flow.rate`.",
-        enum=[*_HOLDS, None],
+        "Of a nack: `key`, `queue` or `limit` if nothing of the task's key, its queue, or the "
+        "limit that its queue shares is to be handed out before that delay is over. The delivery "
+        "does not count then, and the task goes first. The topic needs `flow.perKey`; a limit of "
+        "the queue itself; or a `flow.limit`, all of whose queues the token allows.",
+        enum=[*HOLDS, None],
     )
     lease_token: Int64 | None = LEASE_TOKEN_FIELD
     progress: Raw = progress_field()
@@ -355,15 +355,15 @@ async def nack(call: Call) -> HttpAnswer[RefusedTask]:
     return reply(RefusedTask(went(outcome), delay_seconds=-(-outcome.delay_ms // 1000)))
 
 
-def _holds(call: Call, hold: str | None) -> type[HoldKey | HoldQueue] | None:
+def _holds(call: Call, hold: str | None) -> type[HoldOperation] | None:
     """Return the operation of a nack that holds more than its task; None for no hold."""
     if hold is None:
         return None
-    if hold not in _HOLDS:
+    if hold not in HOLDS:
         raise _HOLD
     if call.services.broker.level() < KEYS_FROM:
         raise _HOLD_TOO_EARLY
-    return _HOLDS[hold]
+    return HOLDS[hold]
 
 
 async def _claimed(call: Call, body: ClaimBody, *, count: int) -> Claimed:

@@ -45,6 +45,7 @@ from codeq_cluster.codec.tag_keys import tag_prefix, tag_range
 from codeq_cluster.core.dependencies import Dependencies, Dependency, Verdict
 from codeq_cluster.core.durable import Step, row_id
 from codeq_cluster.core.explaining import Explanation, Facts, explain, set_aside
+from codeq_cluster.core.gating import shared_limit
 from codeq_cluster.core.items import TASK, Item, aside_id
 from codeq_cluster.core.lane import Flow, Lane, lane_id, lane_name, lane_of
 from codeq_cluster.core.lanes import by_work, is_stopped
@@ -359,6 +360,7 @@ def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
         tenant_leased_max=setup.rules.budget_of(task.tenant).leased_max,
         ahead=_ahead(store, task) if task.state is State.READY else 0,
         set_aside=aside is not None,
+        limit=shared_limit(state.view, task.tenant, queue),
     )
     gate = state.view.gates.get((task.tenant, queue))
     if gate is not None:

@@ -18,7 +18,9 @@ from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.broker.scanning import every_row
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.budget import Usage
-from codeq_cluster.core.gate import Gate
+from codeq_cluster.core.explaining import SharedLimit
+from codeq_cluster.core.gate import Gate, PerQueue
+from codeq_cluster.core.gating import shared_limit
 from codeq_cluster.core.items import (
     KIND_OF,
     NO_POLICY,
@@ -30,8 +32,11 @@ from codeq_cluster.core.items import (
     WebhookKey,
 )
 from codeq_cluster.core.lane import Flow
+from codeq_cluster.core.limit import Limit, is_limits, scope_of_limit
+from codeq_cluster.core.sharding import shard_of_queue
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters
+from codeq_cluster.core.view import View
 from codeq_cluster.errors import Overloaded
 
 _WAITING_MAX = 1000  # Callers waiting for an entry to be applied here.
@@ -52,12 +57,6 @@ class ShardTally(Protocol):
         """Return the tenant's queues on the shard that have any tasks."""
 
 
-class ShardGates(Protocol):
-    """The gates of one shard's queues."""
-
-    gates: dict[tuple[str, str], Gate]
-
-
 class CountedShard(Protocol):
     """One shard on this node."""
 
@@ -66,8 +65,8 @@ class CountedShard(Protocol):
         """Return the counts of its applied state."""
 
     @property
-    def view(self) -> ShardGates:
-        """Return the gates of its queues, decided changes included."""
+    def view(self) -> View:
+        """Return its state, decided changes included."""
 
 
 class Catalogue:
@@ -86,6 +85,7 @@ class Catalogue:
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._subscribers: dict[tuple[str, str], dict[str, Subscription]] = {}
         self._webhook_keys: dict[str, WebhookKey] = {}
+        self._limits: dict[tuple[str, str], Limit] = {}
         self._stores = stores
         self._shards: list[CountedShard] = []
         self._settling: set[asyncio.Event] = set()
@@ -103,6 +103,7 @@ class Catalogue:
         self._subscriptions.clear()
         self._subscribers.clear()
         self._webhook_keys.clear()
+        self._limits.clear()
         for event in self._settling:
             event.set()
         for store in self._stores:
@@ -173,9 +174,21 @@ class Catalogue:
 
         None of a queue whose gate is shut, wherever it has ready tasks: its opening tells of them.
         """
-        if self._is_shut(tenant, queue):
+        policy = self.policy(tenant, queue)
+        limit = policy.topic.limit if policy.topic is not None else ""
+        if self._is_shut(tenant, queue, scope_of_limit(limit) if limit else ""):
             return 0
-        return self.policy(tenant, queue).claimable(ready, partial(self._leased, tenant, queue))
+        if limit:
+            ready = min(ready, self._left_of(tenant, limit))
+        return policy.claimable(ready, partial(self._leased, tenant, queue))
+
+    def shared_limit(self, tenant: str, queue: str) -> SharedLimit | None:
+        """Return the limit that a queue shares with others, as known here; None for none."""
+        topic = self.policy(tenant, queue).topic
+        if topic is None or not topic.limit:
+            return None
+        place = shard_of_queue(tenant, scope_of_limit(topic.limit), len(self._shards))
+        return shared_limit(self._shards[place].view, tenant, queue)
 
     def newly_claimable(self, tenant: str, queue: str, ready: int) -> int:
         """As `claimable`, but none if the entry that was applied last has opened the queue.
@@ -267,8 +280,8 @@ class Catalogue:
             if key.startswith(keyspace.STATS_PREFIX):
                 queue, tenant = keyspace.stats_parts(key)
                 policy = self._policies.get((tenant, queue))
-                if policy is not None and policy.max_consumers:
-                    self._opened(tenant, queue)  # A place may be free, on any shard.
+                if policy is not None:
+                    self._place_free(tenant, queue, policy)
                 continue
             if not key.startswith(keyspace.ITEM_PREFIX) or not keyspace.knows_kind(key):
                 continue
@@ -282,6 +295,13 @@ class Catalogue:
                     self._take(key, value)
             else:
                 self._drop(kind, tenant, item_id)
+
+    def _place_free(self, tenant: str, queue: str, policy: Policy) -> None:
+        """Tell that a place may be free: of a queue, on any shard, and of the limit it shares."""
+        if policy.max_consumers:
+            self._opened(tenant, queue)
+        if policy.topic is not None and policy.topic.limit:
+            self._scope_opened(tenant, scope_of_limit(policy.topic.limit))
 
     def _take(self, key: bytes, value: bytes) -> None:
         """Take in an item.
@@ -304,6 +324,9 @@ class Catalogue:
             case Pause():
                 before = self.policy(item.tenant, item.id)
                 self._set_policy(item.tenant, item.id, Policy(before.topic, paused=True))
+            case Limit():
+                self._limits[item.tenant, item.id] = item
+                self._scope_opened(item.tenant, scope_of_limit(item.id))
             case Subscription():
                 self._unsubscribe(item.tenant, item.id)
                 self._subscriptions[item.tenant, item.id] = item
@@ -322,6 +345,8 @@ class Catalogue:
             self._set_policy(tenant, item_id, Policy(before.topic, paused=False))
         elif kind is ItemKind.SUBSCRIPTION:
             self._unsubscribe(tenant, item_id)
+        elif kind is ItemKind.LIMIT:
+            self._limits.pop((tenant, item_id), None)
 
     def _unsubscribe(self, tenant: str, item_id: str) -> None:
         before = self._subscriptions.pop((tenant, item_id), None)
@@ -351,37 +376,78 @@ class Catalogue:
             if counters is not None:
                 yield number, counters
 
-    def _is_shut(self, tenant: str, queue: str) -> bool:
-        """Return whether each shard with ready tasks of the queue hands out none of them now."""
+    def _left_of(self, tenant: str, name: str) -> int:
+        """Return how many more tasks of a limit's queues may be in progress."""
+        limit = self._limits.get((tenant, name))
+        if limit is None or not limit.rule.max_running:
+            return _ALL
+        queues = self._sharers(tenant, scope_of_limit(name))
+        return max(0, limit.rule.max_running - sum(self._leased(tenant, each) for each in queues))
+
+    def _is_shut(self, tenant: str, queue: str, limit: str) -> bool:
+        """Return whether each shard with ready tasks of the queue hands out none of them now.
+
+        Args:
+            tenant: The owner of the queue.
+            queue: With ready tasks, or not.
+            limit: The scope of the limit that it shares; empty for none.
+        """
         shut = False
         for shard in self._shards:
             counters = shard.replica.counters.get((queue, tenant))
             if counters is not None and counters.ready:
                 gate = shard.view.gates.get((tenant, queue))
+                if (gate is None or not gate.shut_until_ms) and limit:
+                    gate = shard.view.gates.get((tenant, limit))
                 if gate is None or not gate.shut_until_ms:
                     return False
                 shut = True
         return shut
 
     def _flow(self, tenant: str, queue: str, value: bytes | None) -> None:
-        """Take in the rules of a queue: more may be in progress under new ones.
+        """Take in the rules of a queue or a limit: more may be in progress under new ones.
 
-        They are new while their walk over the keys has not begun; its steps let nobody else go.
+        Those of a queue are new while their walk over the keys has not begun; its steps let nobody
+        else go.
         """
         flow = None if value is None else records.decode_item(value)
-        if isinstance(flow, Flow) and flow.expires_ms and not flow.walked:
-            self._opened(tenant, queue)
+        if not isinstance(flow, Flow):
+            return
+        if is_limits(flow.id) or (flow.expires_ms and not flow.walked):
+            self._scope_opened(tenant, queue)
+            if is_limits(flow.pinned):
+                self._scope_opened(tenant, flow.pinned)  # The queue may have left its limit.
 
-    def _gate(self, tenant: str, queue: str, value: bytes | None) -> None:
-        """Take in the gate of a queue: one without tokens is shut, or was open before."""
+    def _gate(self, tenant: str, scope: str, value: bytes | None) -> None:
+        """Take in the gate of a queue or a limit: without tokens it is shut, or was open before."""
         gate = None if value is None else records.decode_item(value)
         if isinstance(gate, Gate):
             most = gate.tokens
         else:
-            topic = self.policy(tenant, queue).topic
-            rate = topic.per_queue.rate if topic is not None and topic.per_queue else None
-            most = rate.burst if rate is not None else _ALL
+            rule = self._rule(tenant, scope)
+            most = rule.rate.burst if rule is not None and rule.rate is not None else _ALL
         if most:
+            self._scope_opened(tenant, scope, most)
+
+    def _rule(self, tenant: str, scope: str) -> PerQueue | None:
+        """Return the rule of a queue or a limit."""
+        if is_limits(scope):
+            limit = self._limits.get((tenant, scope[1:]))
+            return limit.rule if limit is not None else None
+        topic = self.policy(tenant, scope).topic
+        return topic.per_queue if topic is not None else None
+
+    def _sharers(self, tenant: str, scope: str) -> set[str]:
+        """Return the queues that share a limit, as far as any shard knows."""
+        found: set[str] = set()
+        return found.union(*(each.view.sharers.get((tenant, scope), ()) for each in self._shards))
+
+    def _scope_opened(self, tenant: str, scope: str, most: int = _ALL) -> None:
+        """Tell that a queue, or each one that shares a limit, may be claimed from again.
+
+        Each of these is told of all tokens: who finds none waits again.
+        """
+        for queue in self._sharers(tenant, scope) if is_limits(scope) else (scope,):
             self._opened(tenant, queue, most)
 
     def _opened(self, tenant: str, queue: str, most: int = _ALL) -> None:

@@ -11,6 +11,7 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.bulk import BulkJob
 from codeq_cluster.core.gate import Gate
 from codeq_cluster.core.lane import Flow
+from codeq_cluster.core.limit import is_limits, scope_of_limit
 from codeq_cluster.core.stored_item import ItemKind
 
 _ASIDES = keyspace.item_prefix(ItemKind.ASIDE)
@@ -20,10 +21,10 @@ _BULK = keyspace.item_prefix(ItemKind.BULK)
 
 
 class Noted:
-    """What is set aside, and the rules of queues; see `core.view.View`.
+    """What is set aside, and the rules of queues and of limits; see `core.view.View`.
 
     Attributes:
-        flows: The rules of every queue that has or had any, by tenant and queue.
+        flows: The rules of every queue and limit that has or had any, by tenant and scope.
         bulk: The tenant and the id of every bulk job that goes on.
     """
 
@@ -32,11 +33,12 @@ class Noted:
 
         Args:
             store: Of the shard.
-            opened: Called with a tenant and a queue whose gate has changed.
+            opened: Called with a tenant and a queue or a limit whose gate has changed.
         """
         self.asides: set[tuple[str, str]] = set()
         self.flows: dict[tuple[str, str], Flow] = {}
-        self.pins: dict[tuple[str, str], Flow] = {}
+        self.pins: dict[tuple[str, str], str] = {}
+        self.sharers: dict[tuple[str, str], set[str]] = {}
         self.gates: dict[tuple[str, str], Gate] = {}
         self.bulk: set[tuple[str, str]] = set()
         self._opened = opened
@@ -52,22 +54,35 @@ class Noted:
             change(keyspace.item_parts(key)[1:])
         elif key.startswith(_FLOWS):
             flow = None if value is None else records.decode_item(value)
-            if not isinstance(flow, Flow):
+            if isinstance(flow, Flow):
+                self._flow(flow)
+            else:
                 self.flows.pop(keyspace.item_parts(key)[1:], None)
-                return
-            self.flows[flow.tenant, flow.id] = flow
-            if flow.pinned:
-                self.pins[flow.tenant, flow.id] = flow
         elif key.startswith(_GATES):
-            _, tenant, queue = keyspace.item_parts(key)
+            _, tenant, scope = keyspace.item_parts(key)
             gate = None if value is None else records.decode_item(value)
             if isinstance(gate, Gate):
-                self.gates[tenant, queue] = gate
+                self.gates[tenant, scope] = gate
             else:
-                self.gates.pop((tenant, queue), None)
-            self._opened(tenant, queue)
+                self.gates.pop((tenant, scope), None)
+            self._opened(tenant, scope)
         elif key.startswith(_BULK):
             job = None if value is None else records.decode_item(value)
             goes_on = isinstance(job, BulkJob) and not job.ended_ms
             change = self.bulk.add if goes_on else self.bulk.discard
             change(keyspace.item_parts(key)[1:])
+
+    def _flow(self, flow: Flow) -> None:
+        """Take in the rules of a queue or a limit."""
+        tenant, before = flow.tenant, self.flows.get((flow.tenant, flow.id))
+        self.flows[tenant, flow.id] = flow
+        if is_limits(flow.id):
+            self._opened(tenant, flow.id)
+            return
+        if flow.pinned:
+            self.pins[tenant, flow.id] = flow.pinned
+        if before is not None and before.limit and before.limit != flow.limit:
+            self.sharers[tenant, scope_of_limit(before.limit)].discard(flow.id)
+            self._opened(tenant, scope_of_limit(before.limit))  # Its tasks count there no more.
+        if flow.limit:
+            self.sharers.setdefault((tenant, scope_of_limit(flow.limit)), set()).add(flow.id)

@@ -30,6 +30,7 @@ from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.gating import room
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.lane import Flow
+from codeq_cluster.core.limit import scope_of_limit
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters, Result, Task
 from codeq_cluster.core.turn_order import TurnOrder
@@ -98,8 +99,9 @@ class ShardView(Ranges):
         self.time = TimeIndex(self._live)
         self._load(recounted)
         self._noted = Noted(store, opened=self.opened)
-        self.asides, self.pins = self._noted.asides, self._noted.pins
-        self.gates, self.bulk = self._noted.gates, self._noted.bulk
+        self.asides, self.bulk = self._noted.asides, self._noted.bulk
+        self.pins, self.gates = self._noted.pins, self._noted.gates
+        self.sharers = self._noted.sharers
 
     # -- for the core ----------------------------------------------------------------------------
 
@@ -312,11 +314,12 @@ class ShardView(Ranges):
         if self._lines:
             self._tell_lines(moved, rows)
 
-    def opened(self, tenant: str, queue: str) -> None:
-        """Look at the queue again: it may have become claimable."""
+    def opened(self, tenant: str, scope: str) -> None:
+        """Look again at the queue, or at those that share the limit: they may be claimable now."""
         line = self._lines.get(tenant)
         if line is not None:
-            line.opened(queue)
+            for queue in self.sharers.get((tenant, scope), (scope,)):
+                line.opened(queue)
 
     def read_on(self) -> bool:
         """Read more of the queues that looks have left unread; return whether any are left."""
@@ -350,7 +353,12 @@ class ShardView(Ranges):
     def _count(self, place: tuple[str, str], value: bytes | None) -> None:
         queue, tenant = place
         counters = _NONE if value is None else records.decode_counters(value)
-        self._use(tenant, self.counters.get(place, _NONE), counters)
+        before = self.counters.get(place, _NONE)
+        self._use(tenant, before, counters)
+        if self._lines and counters.leased < before.leased:
+            flow = self._noted.flows.get((tenant, queue))
+            if flow is not None and flow.limit:
+                self.opened(tenant, scope_of_limit(flow.limit))
         if counters == _NONE:
             self._uncount(place)
         else:

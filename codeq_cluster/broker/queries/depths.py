@@ -53,6 +53,7 @@ class LocalDepths:
         self._catalogue = catalogue
         self.policy = catalogue.policy
         self.paused = catalogue.paused
+        self.shared_limit = catalogue.shared_limit
 
     async def queues(self, tenant: str) -> dict[str, Counters]:
         """Return the counters of each of the tenant's queues."""
@@ -98,7 +99,9 @@ class LocalDepths:
 
     def held_until_ms(self, tenant: str, queue: str) -> int:
         """Return until when a worker holds a queue, Unix milliseconds; 0 if none does."""
-        store = self._stores[shard_of_queue(tenant, queue, len(self._stores))]
+        topic = self.policy(tenant, queue).topic
+        place = (topic.pinned if topic is not None else "") or queue
+        store = self._stores[shard_of_queue(tenant, place, len(self._stores))]
         record = store.get(keyspace.item(ItemKind.GATE, tenant, queue))
         item = None if record is None else records.decode_item(record)
         return item.held_until_ms if isinstance(item, Gate) else 0

@@ -13,16 +13,8 @@ from codeq_cluster.broker.requests.uploads import Uploads, submit_of
 from codeq_cluster.broker.values import NewFile, NewResult, new_request
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.grace import AskCancel
-from codeq_cluster.core.operations import (
-    Abandon,
-    Cancel,
-    Finish,
-    Heartbeat,
-    HoldKey,
-    HoldQueue,
-    Nack,
-    Submit,
-)
+from codeq_cluster.core.holds import HoldOperation, Nack
+from codeq_cluster.core.operations import Abandon, Cancel, Finish, Heartbeat, Submit
 from codeq_cluster.core.outcomes import (
     Cancelled,
     Extended,
@@ -91,13 +83,14 @@ class Consumer:
         delay_ms: int,
         reason: str,
         token: int,
-        holds: type[HoldKey | HoldQueue] | None = None,
+        holds: type[HoldOperation] | None = None,
         commands: tuple[str, ...] = (),
         timeout_s: float,
     ) -> Returned | Rejected:
         """Return a leased task to its queue after a delay; 0 ms means the backoff policy.
 
-        With `holds`, its key or queue is held, if its command is one of `commands`; none means any.
+        With `holds`, its key, queue or limit is held, if all queues that this stops are among
+        `commands`; none means any.
         """
         nack = Nack(
             request=new_request(),

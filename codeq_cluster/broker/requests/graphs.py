@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from msgspec import Struct
@@ -98,7 +98,7 @@ class Graphs:
         self,
         caller: Caller,
         nodes: Sequence[AskedNode],
-        pins: Container[tuple[str, str]],
+        pins: Mapping[tuple[str, str], str],
         *,
         key: str,
         digest: str,
@@ -154,14 +154,14 @@ class Graphs:
 
         The shard that its idempotency key had before its queue was pinned is asked first.
         """
-        outcome = await self._created_one(caller, asked, ())
+        outcome = await self._created_one(caller, asked, {})
         if isinstance(outcome, Rejected) and outcome.rejection is Rejection.MISPLACED:
             pins = self._pins.told(caller.tenant, outcome)
             return await self._created_one(caller, asked, pins)
         return outcome
 
     async def _created_one(
-        self, caller: Caller, asked: AskedNode, pins: Container[tuple[str, str]]
+        self, caller: Caller, asked: AskedNode, pins: Mapping[tuple[str, str], str]
     ) -> Created | Rejected:
         create, key = asked.create, asked.create.idempotency_key
         placed = placed_by_key(create, caller.tenant, self._count, pins)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Container, Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from hashlib import blake2b
 from itertools import repeat
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from codeq_cluster.core.tags import ChangeTags
 from codeq_cluster.errors import CodeqError, LimitExceeded, OperationTooLarge, TooMany
 
 _O = TypeVar("_O", bound=Operation)
+_NO_PINS: Mapping[tuple[str, str], str] = {}
 _FEWER_QUEUES = (
     "use a queue that the tenant has, or wait until one has no tasks, ended ones included; the "
     "operator sets limits.queuesMax"
@@ -82,7 +83,7 @@ class Producer:
         tenant: str,
         item: Create,
         chosen: dict[str, int | None],
-        pins: Container[tuple[str, str]] = (),
+        pins: Mapping[tuple[str, str], str] = _NO_PINS,
     ) -> tuple[int, Create | CreateKeyed | CreateTagged | CreateUnique]:
         """Choose the id and the shard; a key has one shard, so one log decides on it.
 
@@ -129,11 +130,12 @@ class Producer:
     ) -> list[Outcome | CodeqError]:
         """Create those that belong on the shard of their queue."""
         again: list[int] = []
+        pins: dict[tuple[str, str], str] = {}
         for position, outcome in enumerate(outcomes):
             if isinstance(outcome, Rejected) and outcome.rejection is Rejection.MISPLACED:
                 again.append(position)
-                self._pins.told(tenant, outcome)
-        pins = {(tenant, items[each].command.lower()) for each in again}
+                queue = tenant, items[position].command.lower()
+                pins[queue] = self._pins.told(tenant, outcome)[queue]
         placed = [self._place(tenant, items[each], {}, pins) for each in again]
         answers = await on_their_shards(self._shards, placed, deadline=deadline)
         for position, answer in zip(again, answers, strict=True):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
@@ -12,7 +14,7 @@ from codeq_cluster.broker.requests.producer import new_id, on_their_shards
 from codeq_cluster.broker.values import Caller, new_request
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.flowing import rule_on
-from codeq_cluster.core.gate import PerQueue
+from codeq_cluster.core.gate import Gate, PerQueue
 from codeq_cluster.core.items import (
     PAUSES_MAX,
     TOPICS_MAX,
@@ -25,6 +27,7 @@ from codeq_cluster.core.items import (
 from codeq_cluster.core.lane import (
     KEY_RULES_MAX,
     Flow,
+    FlowRule,
     Lane,
     OwnRule,
     PerKey,
@@ -33,6 +36,15 @@ from codeq_cluster.core.lane import (
     lane_id,
     lane_name,
 )
+from codeq_cluster.core.limit import (
+    LIMITS_MAX,
+    SHARERS_MAX,
+    DeleteLimit,
+    Limit,
+    PutLimit,
+    scope_of_limit,
+)
+from codeq_cluster.core.limiting import rule_of
 from codeq_cluster.core.operations import (
     DeleteTopic,
     Operation,
@@ -48,6 +60,7 @@ from codeq_cluster.core.operations import (
 )
 from codeq_cluster.core.outcomes import (
     Changed,
+    LimitStands,
     Outcome,
     Rejected,
     Rejection,
@@ -59,7 +72,7 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters
 from codeq_cluster.errors import CodeqError, OutcomeUnknown, TooMany
 
-_PAUSES = 1000  # Pauses in one page.
+_PAGE = 1000  # Pauses, or topics, in one page.
 _RULE_S_MAX = 2.0  # Until a shard has a new rule; after that its relay brings it.
 
 
@@ -67,7 +80,24 @@ _MOST = {
     "topics": TOPICS_MAX,
     "paused queues": PAUSES_MAX,
     "keys with rules of their own": KEY_RULES_MAX,
+    "limits": LIMITS_MAX,
+    "queues of one limit": SHARERS_MAX,
 }
+
+
+class LimitState(Struct, frozen=True, kw_only=True):
+    """A limit, and what the queues that share it do.
+
+    Attributes:
+        queues: Those that name it, by name.
+        running: Their tasks in progress, on all shards.
+        gate: What its rate has spent, and until when it is held; None for nothing.
+    """
+
+    limit: Limit
+    queues: tuple[str, ...]
+    running: int
+    gate: Gate | None
 
 
 class QueuePolicies:
@@ -87,7 +117,13 @@ class QueuePolicies:
         return outcome
 
     async def put_flow(
-        self, caller: Caller, asked: PutTopic, per_key: PerKey | None, per_queue: PerQueue | None
+        self,
+        caller: Caller,
+        asked: PutTopic,
+        per_key: PerKey | None,
+        per_queue: PerQueue | None,
+        *,
+        limit: str = "",
     ) -> TopicStands | Rejected:
         """Create or change a topic with its rules, and tell every shard of them."""
         operation = PutFlow(
@@ -95,19 +131,87 @@ class QueuePolicies:
             per_key=per_key,
             shards=self._shards.count,
             per_queue=per_queue,
+            limit=limit,
         )
         outcome = await self._change_and_settle(caller, operation)
         if isinstance(outcome, Rejected):
             return outcome
         assert isinstance(outcome, TopicStands)
         if outcome.topic.rule_seq:
-            # The home shard's relays say the same, and reach a shard that is out now.
-            rules = [
-                (shard, SetFlow(rule_on(outcome.topic, shard)))
-                for shard in range(self._shards.count)
-            ]
-            await on_their_shards(self._shards, rules, timeout_s=_RULE_S_MAX)
+            await self._tell(lambda shard: rule_on(outcome.topic, shard))
         return outcome
+
+    async def put_limit(self, caller: Caller, name: str, rule: PerQueue) -> LimitStands:
+        """Create or change a limit, and tell every shard of it; may raise TooMany."""
+        operation = PutLimit(
+            request=new_request(),
+            tenant=caller.tenant,
+            name=name,
+            by=caller.by,
+            rule=rule,
+            shards=self._shards.count,
+        )
+        outcome = await self._change_and_settle(caller, operation)
+        assert isinstance(outcome, LimitStands)
+        await self._tell(lambda shard: rule_of(outcome.limit, shard))
+        return outcome
+
+    async def delete_limit(self, caller: Caller, name: str) -> Rejected | None:
+        """Delete a limit, or return why not; one that does not exist counts as deleted."""
+        operation = DeleteLimit(
+            request=new_request(),
+            tenant=caller.tenant,
+            name=name,
+            by=caller.by,
+            shards=self._shards.count,
+        )
+        outcome = await self._change_and_settle(caller, operation)
+        return outcome if isinstance(outcome, Rejected) else None
+
+    async def limit(self, caller: Caller, name: str) -> LimitState | None:
+        """Return a limit and what its queues do now, or None."""
+        item = await self._item(caller, ItemKind.LIMIT, name.lower())
+        if not isinstance(item, Limit):
+            return None
+        queues = [topic.id async for topic in self._topics(caller) if topic.limit == item.id]
+        scope = scope_of_limit(item.id)
+        home = shard_of_queue(caller.tenant, scope, self._shards.count)
+        gate_key = keyspace.item(ItemKind.GATE, caller.tenant, scope)
+        keys = (gate_key, *(keyspace.stats(queue, caller.tenant) for queue in queues))
+        read = (
+            self._shards.read(shard, keys, deadline=caller.deadline)
+            for shard in range(self._shards.count)
+        )
+        rows = [snapshot.values for snapshot in await asyncio.gather(*read)]
+        counted = (row for values in rows for row in values[1:] if row is not None)
+        record = rows[home][0]
+        gate = None if record is None else records.decode_item(record)
+        return LimitState(
+            limit=item,
+            queues=tuple(sorted(queues)),
+            running=sum(records.decode_counters(row).leased for row in counted),
+            gate=gate if isinstance(gate, Gate) else None,
+        )
+
+    async def _topics(self, caller: Caller) -> AsyncIterator[Topic]:
+        after = b""
+        while after != END:
+            asked = ListItems(tenant=caller.tenant, kind=ItemKind.TOPIC, after=after, count=_PAGE)
+            page = await self._shards.ask(
+                self._home(caller.tenant), asked, deadline=caller.deadline
+            )
+            for _, item in page.rows:
+                assert isinstance(item, Topic)
+                yield item
+            after = page.edge
+
+    async def _tell(self, rule_for: Callable[[int], FlowRule]) -> None:
+        """Bring a rule to every shard at once.
+
+        The home shard's relays say the same, and reach a shard that is out now.
+        """
+        rules = [(shard, SetFlow(rule_for(shard))) for shard in range(self._shards.count)]
+        await on_their_shards(self._shards, rules, timeout_s=_RULE_S_MAX)
 
     async def is_settling(self, caller: Caller, topic: Topic) -> bool:
         """Return whether some tasks do not follow the topic's rules yet."""
@@ -136,7 +240,7 @@ class QueuePolicies:
         """
         if not topic.pinned:
             return []
-        home = shard_of_queue(caller.tenant, topic.id, self._shards.count)
+        home = shard_of_queue(caller.tenant, topic.pinned, self._shards.count)
         others = [shard for shard in range(self._shards.count) if shard != home]
         key = keyspace.stats(topic.id, caller.tenant)
         read = (self._shards.read(each, (key,), deadline=caller.deadline) for each in others)
@@ -208,7 +312,7 @@ class QueuePolicies:
         tenant, found = caller.tenant, set[str]()
         after = b""
         while after != END:
-            asked = ListItems(tenant=tenant, kind=ItemKind.PAUSE, after=after, count=_PAUSES)
+            asked = ListItems(tenant=tenant, kind=ItemKind.PAUSE, after=after, count=_PAGE)
             page = await self._shards.ask(self._home(tenant), asked, deadline=caller.deadline)
             found.update(item.id for _, item in page.rows)
             after = page.edge
@@ -263,7 +367,7 @@ class QueuePolicies:
         # A pin outlives its topic, so that one does not say.
         flow = await self._item(caller, ItemKind.FLOW, queue)
         if isinstance(flow, Flow) and flow.pinned:
-            return shard_of_queue(caller.tenant, queue, self._shards.count)
+            return shard_of_queue(caller.tenant, flow.pinned, self._shards.count)
         return shard_of_lane(caller.tenant, queue, key, self._shards.count)
 
     async def _subscribed(
@@ -279,9 +383,9 @@ class QueuePolicies:
         """Change a policy and wait until the leader of every shard has it; may raise TooMany."""
         outcome = await self._operate(caller, operation)
         if isinstance(outcome, Rejected):
-            if outcome.rejection is Rejection.KEYS_ELSEWHERE:
-                return outcome
-            raise TooMany(outcome.limit, _MOST[outcome.limit])
+            if outcome.rejection is Rejection.TOO_MANY:
+                raise TooMany(outcome.limit, _MOST[outcome.limit])
+            return outcome
         home, deadline = self._home(caller.tenant), caller.deadline
         try:
             snapshot = await self._shards.read(home, (), deadline=deadline)

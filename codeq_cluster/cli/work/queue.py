@@ -22,6 +22,7 @@ from codeq_cluster.cli.support.output import (
     rows_of,
     table,
 )
+from codeq_cluster.cli.support.rates import add_rate, said_rate
 from codeq_cluster.client import Operator, Page, Refused
 
 _COLUMNS = {
@@ -75,11 +76,14 @@ def add(commands: Verbs) -> None:
     )
     flow.add_argument("queue")
     number(flow, "--max", "tasks of the queue in progress at once")
-    _add_rate(flow, "--queue-rate", "--queue-burst", of="the queue")
+    add_rate(flow, "--queue-rate", "--queue-burst", of="the queue")
     number(flow, "--max-per-key", "tasks of one key in progress at once")
-    _add_rate(flow)
+    add_rate(flow)
     for flag, field, words in _RULE:
         flow.add_argument(flag, dest=field, choices=words, help=words[0] + " if never set")
+    flow.add_argument(
+        "--limit", metavar="NAME", help="the limit that it shares with other queues; off for none"
+    )
     flow.add_argument("--off", action="store_true", help="end the rules: nothing holds tasks then")
     asks(flow, Operator, _flow)
 
@@ -100,7 +104,7 @@ def add(commands: Verbs) -> None:
     key.add_argument("queue")
     key.add_argument("key")
     number(key, "--max-running", "tasks of the key in progress at once")
-    _add_rate(key)
+    add_rate(key)
     number(key, "--weight", "turns of the key in a round of all keys; default: 1")
     stops = key.add_mutually_exclusive_group()
     stops.add_argument(
@@ -173,9 +177,11 @@ async def _flow(operator: Operator, options: argparse.Namespace) -> None:
     }
     if options.max_per_key is not None:
         said["maxRunning"] = options.max_per_key
-    said |= _said_rate(options.rate, options.burst)
+    said |= said_rate(options.rate, options.burst)
     whole = {} if options.max is None else {"maxRunning": options.max}
-    whole |= _said_rate(options.queue_rate, options.queue_burst, flag="--queue-rate")
+    whole |= said_rate(options.queue_rate, options.queue_burst, flag="--queue-rate")
+    if options.limit is not None:
+        whole["limit"] = None if options.limit == "off" else options.limit
     if options.off and (said or whole):
         raise UsageRefused("--off ends the rules: leave out the other flags")
     try:
@@ -205,7 +211,7 @@ async def _key(operator: Operator, options: argparse.Namespace) -> None:
         "paused": options.paused,
     }
     said = {field: value for field, value in said.items() if value is not None}
-    said |= _said_rate(options.rate, options.burst)
+    said |= said_rate(options.rate, options.burst)
     if options.off and said:
         raise UsageRefused("--off ends the key's own limits: leave out the other flags")
     if options.off:
@@ -214,44 +220,6 @@ async def _key(operator: Operator, options: argparse.Namespace) -> None:
         own = (await operator.key(options.queue, options.key)).get("own", {})
         await operator.put_key(options.queue, options.key, {**own, **said})
     document(await operator.key(options.queue, options.key), compact=options.json)
-
-
-def _add_rate(
-    parser: argparse.ArgumentParser,
-    flag: str = "--rate",
-    burst: str = "--burst",
-    *,
-    of: str = "one key",
-) -> None:
-    parser.add_argument(
-        flag,
-        type=_rate,
-        metavar="COUNT/SECONDS",
-        help=f"claims of {of} in so many seconds, as 100/60; off for no limit",
-    )
-    number(parser, burst, f"claims of {of} that a pause saves up; default: 1")
-
-
-def _said_rate(
-    rate: dict[str, int] | None, burst: int | None, *, flag: str = "--rate"
-) -> dict[str, Any]:
-    """Return the field of a rule that the flags of a rate say, if they say any."""
-    if burst is not None and not rate:
-        raise UsageRefused(f"a burst is part of a rate: add {flag} COUNT/SECONDS")
-    if rate is None:
-        return {}
-    saved = {} if burst is None else {"burst": burst}
-    return {"rate": {**rate, **saved} or None}
-
-
-def _rate(text: str) -> dict[str, int]:
-    """Read a rate; an empty one is none."""
-    if text == "off":
-        return {}
-    count, _, seconds = text.partition("/")
-    if not (count.isdecimal() and seconds.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no rate: write one as 100/60, or off")
-    return {"count": int(count), "perSeconds": int(seconds)}
 
 
 async def _keys(operator: Operator, options: argparse.Namespace) -> None:

@@ -28,7 +28,7 @@ _ERROR_CHARS_MAX: Final = 8000
 _RETURN_BYTES_MAX: Final = 2**20  # The broker's default bound on a result, less what frames it.
 _FRAME_BYTES: Final = 64
 _CLASS: Final = re.compile(r"[\w.<>]+\.\w+")
-_NO_ERROR: Final = frozenset({"COMPLETED", "ABANDONED", "KEY_HELD", "QUEUE_HELD"})
+_NO_ERROR: Final = frozenset({"COMPLETED", "ABANDONED", "KEY_HELD", "QUEUE_HELD", "LIMIT_HELD"})
 _STATUSES: Final = {
     State.LEASED: TaskResultStatus.RUNNING,
     State.DONE: TaskResultStatus.SUCCESSFUL,

@@ -9,6 +9,7 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.refusals import INVALID_COMMAND
 from codeq_cluster.api.routes.topics import TopicView, topic_view
 from codeq_cluster.core.bounds import COMMAND
+from codeq_cluster.core.explaining import SharedLimit
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.task import Counters
 from codeq_cluster.ui.sources import Sources
@@ -39,11 +40,22 @@ class Defaults(Struct, rename="camel", kw_only=True):
     dlq_retention_seconds: int
 
 
+class LimitRow(Struct, rename="camel", kw_only=True):
+    """The limit that a queue shares with others, and how many of their tasks are in progress."""
+
+    name: str
+    running: int
+    max_running: int
+    limited_until: str
+    held_until: str
+
+
 class QueueDetail(Struct, rename="camel", kw_only=True):
     """A queue; a command that was never used has an empty one.
 
     Attributes:
         topic: None if the broker's default policy applies.
+        limit: None if it shares none.
         polls: Workers that poll it by name or poll all queues, the latest first.
     """
 
@@ -52,6 +64,7 @@ class QueueDetail(Struct, rename="camel", kw_only=True):
     paused_by: str
     paused_at: str
     held_until: str
+    limit: LimitRow | None
     topic: TopicView | None
     defaults: Defaults
     polls: list[PollRow]
@@ -71,6 +84,7 @@ async def look(call: Call, sources: Sources) -> QueueDetail:
         paused_by=pause.by if pause is not None else "",
         paused_at=rfc3339(pause.since_ms) if pause is not None else "",
         held_until=rfc3339(held_ms) if held_ms > call.services.now_ms() else "",
+        limit=_limit_row(sources.depths.shared_limit(tenant, queue), call.services.now_ms()),
         topic=topic_view(topic) if topic is not None else None,
         defaults=msgspec.convert(call.services.settings.lifecycle, Defaults, from_attributes=True),
         polls=await _polls(tenant, queue, sources),
@@ -80,6 +94,22 @@ async def look(call: Call, sources: Sources) -> QueueDetail:
 async def draw(call: Call, sources: Sources, since: int) -> SeriesView:
     """Return the queue's slots."""
     return await series(call, sources, tenant=call.identity.tenant, queue=_queue(call), since=since)
+
+
+def _limit_row(limit: SharedLimit | None, now_ms: int) -> LimitRow | None:
+    if limit is None:
+        return None
+
+    def until(at_ms: int) -> str:
+        return rfc3339(at_ms) if at_ms > now_ms else ""
+
+    return LimitRow(
+        name=limit.name,
+        running=limit.running,
+        max_running=limit.running_max,
+        limited_until=until(limit.limited_until_ms),
+        held_until=until(limit.held_until_ms),
+    )
 
 
 def _queue(call: Call) -> str:

@@ -1,6 +1,7 @@
 """Lanes: valid leases of a key (G28), its tasks in their order (G29), its rate and rests (G30).
 
-G28 and G30 hold for the tasks of a whole queue too, if `keys` says that it has limits.
+G28 and G30 hold for the tasks of a whole queue too, if `keys` says that it has limits, and for all
+queues that share one.
 The rule of keys is one task of a key at a time, first in, first out, unless `keys` says more of
 a key; a task that is given back keeps its turn; and the rate is that of `keys`.
 """
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from jepsen_lite.checker.leases import lease_ended_ns
 from jepsen_lite.checker.verdict import Verdict, Violation, judged
 from jepsen_lite.history import F, Type
-from jepsen_lite.keys import OF_QUEUE, Limits, limits_of
+from jepsen_lite.keys import OF_QUEUE, Limits, limited_with, limits_of
 from jepsen_lite.operations import MS, NEVER_NS, SECOND, History, Op, TaskOps
 
 
@@ -152,9 +153,10 @@ def _limited(history: History) -> Iterator[tuple[str, Limits, list[TaskOps]]]:
 
 
 def _by_queue(history: History) -> Iterator[tuple[str, list[TaskOps]]]:
-    """Yield each queue that has limits, with its tasks."""
+    """Yield each queue that has limits, with its tasks and those of who shares them."""
     for command in OF_QUEUE:
-        yield command, [each for each in history.tasks.values() if each.args.command == command]
+        queues = limited_with(command)
+        yield command, [each for each in history.tasks.values() if each.args.command in queues]
 
 
 def _by_key(history: History) -> dict[str, list[TaskOps]]:

@@ -48,6 +48,8 @@ class Stage:
         match thing:
             case "with a topic":
                 self.send("PUT", f"/admin/topics/{COMMAND}", {"maxAttempts": 3})
+            case "with a limit":
+                self.send("PUT", f"/admin/limits/{COMMAND}", {"maxRunning": 20})
             case "with a schedule":
                 plan = {"cron": "@daily", "task": {"command": "report", "payload": {}}}
                 self.send("PUT", f"/admin/schedules/{COMMAND}", plan)

@@ -51,6 +51,7 @@ BODIES: dict[str, dict[str, object]] = {
     "/tags": {"set": {"stolen": "yes"}},
     "/park": {"step": "stolen", "forSeconds": 60},
     "/topics/{name}": {"maxAttempts": 1},
+    "/limits/{name}": {"maxRunning": 1},
     "/groups/{id}/tasks": {"tasks": [{"command": "stolen", "payload": 1}]},
     "/schedules/{name}": {"every": "1d", "task": {"command": "stolen", "payload": 1}},
     "/backfill": {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"},
@@ -71,6 +72,7 @@ class Owned:
         """Create all of it."""
         client = self.client
         await client.send("PUT", f"admin/topics/{QUEUE}", b'{"maxAttempts":9,"weight":3}')
+        await client.send("PUT", f"admin/limits/{QUEUE}", b'{"maxRunning":9}')
         self.tasks["dead"] = await died(client, QUEUE, webhook=URL)
         self.tasks["done"] = await finished(client, QUEUE)
         self.tasks["held"] = await client.create(QUEUE)
@@ -110,6 +112,8 @@ class Owned:
             f"admin/queues/{QUEUE}/dlq",
             f"admin/topics/{QUEUE}",
             "admin/topics",
+            f"admin/limits/{QUEUE}",
+            "admin/limits",
             f"admin/schedules/{QUEUE}",
             "admin/schedules",
             f"groups/{QUEUE}",

@@ -67,6 +67,7 @@ BODIES: dict[str, dict[str, object] | bytes] = {
     "PUT /tasks/{id}/artifacts/{artifact}": b"content",
     "POST /workers/subscriptions": {"callbackUrl": NO_OWNER},
     "PUT /admin/topics/{name}": _TOPIC,
+    "PUT /admin/limits/{name}": {"maxRunning": 2},
     "PUT /admin/queues/{command}/keys/{key}": {"weight": 2},
     "POST /admin/schedules/preview": {"cron": "@daily"},
     "PUT /admin/schedules": {"schedules": [], "dryRun": True},
@@ -94,6 +95,7 @@ BODIES: dict[str, dict[str, object] | bytes] = {
     "POST /admin/cluster/remove": {"nodeId": "n9", "dryRun": True},
     "POST /admin/cluster/upgrade": {"dryRun": True},
 }
+_NAMED = {"topics": _TOPIC, "schedules": _YEARLY, "limits": {"maxRunning": 1}}
 QUERIES = {
     "DELETE /admin/topics/{name}": "?deletionPolicy=Delete",
     "PUT /admin/schedules": "?owner=app",
@@ -162,8 +164,8 @@ class World:
         if "{name}" in path:
             # Tests run in any order, and an admin of the other tenant may create one of that name.
             known["name"] = f"named-{next(self.numbers)}"
-            of, body = ("schedules", _YEARLY) if "schedules" in path else ("topics", _TOPIC)
-            await self._done("admin", "PUT", f"admin/{of}/{known['name']}", body)
+            of = path.split("/")[2]
+            await self._done("admin", "PUT", f"admin/{of}/{known['name']}", _NAMED[of])
         if path.startswith("/tasks/claim"):
             await self._task("ready")
         filled = re.sub(r"{(\w+)}", lambda part: known[part[1]], path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codeq_cluster.core.operations import Nack
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.outcomes import Returned
 
 from .conftest import Shard, claim, create

@@ -12,9 +12,10 @@ from codeq_cluster.broker.questions import Browse, BrowseDelayed, ItemPage, List
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family, QueuePlace
 from codeq_cluster.codec.records import RecordInvalid
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import NO_POLICY
 from codeq_cluster.core.loops import Loop
-from codeq_cluster.core.operations import Nack, PauseQueue, PutTopic, Retry
+from codeq_cluster.core.operations import PauseQueue, PutTopic, Retry
 from codeq_cluster.core.outcomes import Claimed, Created
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import OutcomeUnknown

@@ -12,7 +12,7 @@ from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
 from codeq_cluster.broker.requests.operators import Operators
 from codeq_cluster.broker.requests.triage import Triage
 from codeq_cluster.broker.values import Caller
-from codeq_cluster.core.operations import Nack
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.errors import NoLeader, OutcomeUnknown
 
 from .conftest import START_MS, Shard, claim, create, shards_of, submit

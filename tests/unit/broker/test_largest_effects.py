@@ -13,6 +13,7 @@ from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.faults import item_fault, task_fault
 from codeq_cluster.core.handling import Handling
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import Delivery, Topic
 from codeq_cluster.core.operations import (
     Abandon,
@@ -21,7 +22,6 @@ from codeq_cluster.core.operations import (
     Claim,
     Delete,
     Heartbeat,
-    Nack,
     Operation,
     Purge,
     Requeue,

@@ -8,7 +8,8 @@ import pytest
 
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import Family
-from codeq_cluster.core.operations import Heartbeat, Nack
+from codeq_cluster.core.holds import Nack
+from codeq_cluster.core.operations import Heartbeat
 from codeq_cluster.core.outcomes import Claimed, Extended, Returned, Submitted
 from codeq_cluster.core.task import State
 

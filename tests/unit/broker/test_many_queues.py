@@ -13,8 +13,9 @@ from codeq_cluster.broker.engine.busy_queues import UNREAD_READS_MAX
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.questions import END, Browse, BrowseDelayed, ShardPage
 from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import Policy
-from codeq_cluster.core.operations import Cancel, Delete, Nack, PauseQueue
+from codeq_cluster.core.operations import Cancel, Delete, PauseQueue
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.task import Counters
 from codeq_cluster.node.metrics import register_depths

@@ -10,17 +10,10 @@ from msgspec.structs import replace
 from codeq_cluster.broker.engine import watching
 from codeq_cluster.broker.questions import Watch, Watched
 from codeq_cluster.core.grace import AskCancel
+from codeq_cluster.core.holds import HoldKey, Nack
 from codeq_cluster.core.lane import PerKey
 from codeq_cluster.core.new_task import CreateKeyed
-from codeq_cluster.core.operations import (
-    Cancel,
-    Heartbeat,
-    HoldKey,
-    Nack,
-    Operation,
-    PutFlow,
-    PutTopic,
-)
+from codeq_cluster.core.operations import Cancel, Heartbeat, Operation, PutFlow, PutTopic
 from codeq_cluster.core.outcomes import Claimed, Extended, Rejection, Returned
 from codeq_cluster.errors import NotLeader, Overloaded
 

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from codeq_cluster.core.budget import Budget
 from codeq_cluster.core.claiming import CLAIM_PAYLOAD_BYTES_MAX, CLAIM_SKIPS_MAX
 from codeq_cluster.core.handling import Handling
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
     Cancel,
     Delete,
     Heartbeat,
-    Nack,
     Operation,
     PutTopic,
     Staging,

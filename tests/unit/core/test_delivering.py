@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.core.delivering import SWEEP_RETRY_MS
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import Delivery, Sweep
 from codeq_cluster.core.operations import (
     Abandon,
     Cancel,
     Delete,
     Delivered,
-    Nack,
     Operation,
     Replay,
     Requeue,

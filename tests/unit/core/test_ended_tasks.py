@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from codeq_cluster.core.decide import decide
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
@@ -12,7 +13,6 @@ from codeq_cluster.core.operations import (
     Cancel,
     Claim,
     Heartbeat,
-    Nack,
     Operation,
     Submit,
 )

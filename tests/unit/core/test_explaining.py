@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.core.explaining import Explanation, Facts, Reason, explain
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import Policy, Topic
-from codeq_cluster.core.operations import Cancel, Nack, PutTopic
+from codeq_cluster.core.operations import Cancel, PutTopic
 from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import More, State, Task

@@ -24,7 +24,6 @@ from codeq_cluster.core.items import (
     Topic,
     WebhookKey,
 )
-from codeq_cluster.core.lane import Flow, KeyRule
 from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, Result, State, Task
 from codeq_cluster.core.unique import Merged
 
@@ -234,10 +233,7 @@ def test_every_type_of_record_bounds_each_of_its_fields() -> None:
     ]
 
     assert [
-        (Topic, "pinned"),
         (Subscription, "mode"),
-        (Flow, "pinned"),
-        (KeyRule, "pinned"),
         (Group, "then_if"),
         (Group, "on_failure"),
         (Edge, "done"),

@@ -6,9 +6,10 @@ import pytest
 
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.explaining import Facts, Reason, explain
+from codeq_cluster.core.holds import HoldKey, Nack
 from codeq_cluster.core.lane import OnRetry, Order, PerKey
 from codeq_cluster.core.new_task import CreateKeyed
-from codeq_cluster.core.operations import Abandon, HoldKey, Nack, Requeue, UndoRequeue
+from codeq_cluster.core.operations import Abandon, Requeue, UndoRequeue
 from codeq_cluster.core.outcomes import Outcome, Rejected, Rejection, Returned
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.task import AttemptOutcome, State
@@ -181,8 +182,8 @@ def test_what_cannot_be_held_is_refused_and_stays_leased() -> None:
     ruleless = shard.hold("a")
 
     assert Rejected(Rejection.EVENT_TYPE_NOT_ALLOWED) == other
-    assert Rejected(Rejection.NOTHING_TO_HOLD) == keyless
-    assert Rejected(Rejection.NOTHING_TO_HOLD) == ruleless
+    assert Rejected(Rejection.NOTHING_TO_HOLD, "key") == keyless
+    assert Rejected(Rejection.NOTHING_TO_HOLD, "key") == ruleless
     assert Rejected(Rejection.LEASE_LOST) == shard.ask(hold("a", token=7))
     assert Rejected(Rejection.NOT_FOUND) == shard.ask(hold("b", token=1))
     assert State.LEASED is shard.task("a").state

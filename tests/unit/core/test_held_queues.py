@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.explaining import Facts, Reason, explain
 from codeq_cluster.core.gate import PerQueue
+from codeq_cluster.core.holds import HoldQueue
 from codeq_cluster.core.lane import PerKey
 from codeq_cluster.core.new_task import CreateKeyed
-from codeq_cluster.core.operations import Abandon, HoldQueue
+from codeq_cluster.core.operations import Abandon
 from codeq_cluster.core.outcomes import Outcome, Rejected, Rejection, Returned
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.task import AttemptOutcome, State

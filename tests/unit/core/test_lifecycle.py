@@ -24,6 +24,7 @@ from codeq_cluster.core.durable import CLEARED_MAX, Park, RecordStep, SendSignal
 from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
+from codeq_cluster.core.holds import HoldKey, HoldLimit, HoldQueue, Nack
 from codeq_cluster.core.lane import FlowRule, OnRetry, PerKey, SetFlow
 from codeq_cluster.core.lifecycle import ARROWS, Arrow, arrow_of, is_note
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
@@ -35,9 +36,6 @@ from codeq_cluster.core.operations import (
     Delete,
     Finish,
     Heartbeat,
-    HoldKey,
-    HoldQueue,
-    Nack,
     Operation,
     Purge,
     Requeue,
@@ -129,8 +127,10 @@ def relayed(number: int, *, delay_ms: int) -> Relayed:
 # One task of a key at once: "t" waits for another, or another takes its place.
 ONE_AT_ONCE = SetFlow(FlowRule("acme", "render", 1, PerKey(on_retry=OnRetry.YIELD), 0))
 LIMITED = SetFlow(
-    FlowRule("acme", "render", 1, PerKey(rate=Rate(1)), 0, PerQueue(max_running=9), pinned=True)
+    FlowRule("acme", "render", 1, PerKey(rate=Rate(1)), 0, PerQueue(max_running=9), pinned="render")
 )
+SHARED = SetFlow(FlowRule("acme", "render", 1, PerKey(rate=Rate(1)), 0, None, "@api", "api"))
+SHARES = SetFlow(FlowRule("acme", "@api", 1, None, 0, PerQueue(max_running=9)))
 OTHER, ANOTHER = created_keyed("o"), created_keyed("p")
 NACK_AT_ONCE = Nack(**HELD, request="n")
 NEXT_OF_KEY = Finish(
@@ -421,6 +421,9 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (LIMITED, created(), CLAIM, ASK_CANCEL, HoldQueue(nack=NACK)),
     (LIMITED, created(), CLAIM, HoldQueue(nack=NACK)),
     (LIMITED, created_keyed(), CLAIM, HoldQueue(nack=NACK)),
+    (SHARES, SHARED, created(), CLAIM, ASK_CANCEL, HoldLimit(nack=NACK)),
+    (SHARES, SHARED, created(), CLAIM, HoldLimit(nack=NACK)),
+    (SHARES, SHARED, created_keyed(), CLAIM, HoldLimit(nack=NACK)),
     (GROUP, on_run(ASK_CANCEL)),
     (created(attempts=1), CLAIM, ABANDON, REQUEUE, CLAIM, NACK, DELETE),
     (created(attempts=1), CLAIM, MINUTE_MS, FOR_GOOD_MS),

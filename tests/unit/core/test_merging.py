@@ -11,10 +11,11 @@ from codeq_cluster.core import merging
 from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.budget import Budget
 from codeq_cluster.core.explaining import Facts, Reason, explain
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.merging import MERGES_MAX, REPEATED_MS
 from codeq_cluster.core.new_task import CreateUnique
-from codeq_cluster.core.operations import Cancel, Delete, Import, Nack, PutTopic, Submit
+from codeq_cluster.core.operations import Cancel, Delete, Import, PutTopic, Submit
 from codeq_cluster.core.outcomes import Created, Imported, Rejected, Rejection
 from codeq_cluster.core.placing import (
     home_of,

@@ -216,7 +216,7 @@ def test_a_place_stays_when_the_limit_goes() -> None:
     shard.create("b")
 
     assert isinstance(flow, Flow)
-    assert (None, True) == (flow.per_queue, flow.pinned)
+    assert (None, "render") == (flow.per_queue, flow.pinned)
     assert ["a", "b"] == shard.take()
 
 

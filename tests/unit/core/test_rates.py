@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeq_cluster.core.explaining import Facts, Reason, explain
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.lane import Lane, OnRetry, PerKey
 from codeq_cluster.core.new_task import CreateKeyed
-from codeq_cluster.core.operations import Abandon, Cancel, Nack, PutFlow, PutTopic
+from codeq_cluster.core.operations import Abandon, Cancel, PutFlow, PutTopic
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
 from codeq_cluster.core.rate import BURST_MAX, COUNT_MAX, PERIOD_S_MAX, Rate
 from codeq_cluster.core.stored_item import ItemKind

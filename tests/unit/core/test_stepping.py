@@ -25,9 +25,10 @@ from codeq_cluster.core.durable import (
     Step,
 )
 from codeq_cluster.core.faults import task_fault
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.lane import FlowRule, PerKey, SetFlow
 from codeq_cluster.core.new_task import CreateKeyed, CreateUnique
-from codeq_cluster.core.operations import Delete, Import, Nack, Requeue, Submit, UndoRequeue
+from codeq_cluster.core.operations import Delete, Import, Requeue, Submit, UndoRequeue
 from codeq_cluster.core.outcomes import Created, Imported, Rejected, Rejection, StepStands
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stepping import durable_of, steps_of

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import Audit
-from codeq_cluster.core.operations import Cancel, Nack, Purge, Requeue, Revise, UndoRequeue
+from codeq_cluster.core.operations import Cancel, Purge, Requeue, Revise, UndoRequeue
 from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind

@@ -40,6 +40,7 @@ from codeq_cluster.api.routes import (
     keys,
     lanes,
     leases,
+    limits,
     listing,
     membership,
     ops,
@@ -87,7 +88,7 @@ SCHEMAS = {
 HANDLERS = (
     *(call, listing, refusals, revising),
     *(tasks, workers, reads, events, queues, keys),
-    *(artifacts, cancels, flows, follow_ups, lanes, leases, rejects, reports, results),
+    *(artifacts, cancels, flows, follow_ups, lanes, leases, limits, rejects, reports, results),
     *(audit, backups, bulk, cluster, imports, membership),
     *(
         dead_letters,
@@ -334,6 +335,7 @@ def test_a_body_that_the_decoder_takes_with_unknown_fields_is_not_closed_by_the_
         "PurgeBody",
         "TopicBody",
         "FlowBody",
+        "LimitBody",
         "PerKeyBody",
         "RateBody",
         "KeyBody",

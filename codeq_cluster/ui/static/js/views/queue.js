@@ -16,6 +16,12 @@ import { keysOf } from "./keys.js";
 import { newTaskButton } from "./new-task.js";
 import { charts } from "./overview.js";
 
+// What the queues that share a limit do now, as children of a node.
+function shared({ running, maxRunning, limitedUntil, heldUntil }) {
+  const now = maxRunning ? `${running} of ${plural(maxRunning, "task")} at once` : `${plural(running, "task")} in progress`;
+  return [now, limitedUntil && [", the next token comes ", due(limitedUntil)], heldUntil && [", a worker holds it: it goes on ", due(heldUntil)]];
+}
+
 // What governs the queue's tasks that say nothing themselves, and whether the topic or the broker says it.
 function inEffect(topic, defaults) {
   const value = (name, shown = String, otherwise) => (topic[name] ? [shown(topic[name]), "topic"] : [otherwise || shown(defaults[name]), "broker's default"]);
@@ -119,11 +125,13 @@ export function openQueue({ query, follow }, name) {
     patch(policy,
       fact("Paused", view.pausedBy || row.paused ? [`by ${view.pausedBy || "somebody"}`, view.pausedAt && [", ", instant(view.pausedAt)]] : "no"),
       view.heldUntil && fact("Held", ["by a worker: nothing of it goes, ", due(view.heldUntil)]),
+      view.limit && fact("Shares limit " + view.limit.name, shared(view.limit)),
       fact("Topic", topic ? h("a", { href: href("topics", topic.name) }, `${topic.name}, version ${topic.version}`) : [told("none: the broker's own policy"), administers() && [" ", h("a.small", { href: href("topics", queue) }, "make one")]]),
       inEffect(topic || {}, view.defaults).map(([term, [text, from]]) => fact(term, [text, " ", h("span.dim.small", {}, from)])),
       fact("Longest waiting", waited(row.oldestReadySeconds)));
     if ((topic && topic.flow) || row.held > 0) keys.show();
-    patch(state, [row.paused && h("span.tag.warn", {}, "paused"), view.heldUntil && h("span.tag.warn", {}, "held")]);
+    const isHeld = view.heldUntil || (view.limit && view.limit.heldUntil);
+    patch(state, [row.paused && h("span.tag.warn", {}, "paused"), isHeld && h("span.tag.warn", {}, "held")]);
     workers.draw(view.polls);
     patch(actions, drawn.range, administers() && [
       newTaskButton({ command: queue }),

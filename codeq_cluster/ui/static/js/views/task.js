@@ -15,8 +15,8 @@ import { failed, toast } from "../toast.js";
 import { backoff } from "./topic.js";
 import { deleting, requeueing } from "./triage.js";
 
-const OUTCOMES = { COMPLETED: "completed", FAILED: "failed", NACKED: "delayed", KEY_HELD: "delayed", QUEUE_HELD: "delayed", LEASE_EXPIRED: "failed", ABANDONED: "", CANCELLED: "failed", REQUEUED: "in-progress" };
-const WORDS = { COMPLETED: "Completed", FAILED: "Failed", NACKED: "Given back", KEY_HELD: "Given back, its key held", QUEUE_HELD: "Given back, its queue held", LEASE_EXPIRED: "Lease expired", ABANDONED: "Given back at once", CANCELLED: "Cancelled", REQUEUED: "Requeued by an operator" };
+const OUTCOMES = { COMPLETED: "completed", FAILED: "failed", NACKED: "delayed", KEY_HELD: "delayed", QUEUE_HELD: "delayed", LIMIT_HELD: "delayed", LEASE_EXPIRED: "failed", ABANDONED: "", CANCELLED: "failed", REQUEUED: "in-progress" };
+const WORDS = { COMPLETED: "Completed", FAILED: "Failed", NACKED: "Given back", KEY_HELD: "Given back, its key held", QUEUE_HELD: "Given back, its queue held", LIMIT_HELD: "Given back, its limit held", LEASE_EXPIRED: "Lease expired", ABANDONED: "Given back at once", CANCELLED: "Cancelled", REQUEUED: "Requeued by an operator" };
 // A nack whose reason begins so is of a handler that was out of time: see docs/timeouts.md.
 const TIMED_OUT = "HANDLER_TIMEOUT";
 const TONES = { completed: "good", failed: "bad", "dead-letter": "bad", cancelled: "bad", "queue-paused": "warn", "no-claim": "warn", "consumer-limit": "warn", "in-flight-limit": "warn", "lease-expired": "warn", "set-aside": "warn" };

@@ -88,10 +88,11 @@ export function openTopic({ follow }, name) {
 
 // What a topic says of all tasks of its queue together.
 export function perQueue(topic) {
-  const { maxRunning, rate } = topic.flow || {};
+  const { maxRunning, rate, limit } = topic.flow || {};
   return [
     maxRunning && `${plural(maxRunning, "task")} at once`,
     rate && claims(rate),
+    limit && `shares limit ${limit} with other queues`,
     topic.draining && "tasks from before the limit count approximately",
   ].filter(Boolean).join(", ");
 }

@@ -1,0 +1,34 @@
+"""Spreading: rules of a queue or a limit, from the tenant's home shard to every other one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from codeq_cluster.core import sending
+from codeq_cluster.core.changes import ItemChange
+from codeq_cluster.core.lane import FlowRule, lane_name
+from codeq_cluster.core.lanes import in_force
+from codeq_cluster.core.sharding import home_shard
+from codeq_cluster.core.view import View
+
+
+def spread(view: View, rule: FlowRule, shards: int) -> Iterator[ItemChange]:
+    """Yield what puts a rule in force here, and the relays to all other shards."""
+    home = home_shard(rule.tenant, shards)
+    cause = f"flow:{lane_name(rule.queue)}"
+    yield from in_force(view, rule)
+    yield from sending.sent(
+        view,
+        [
+            sending.Cause(
+                f"{cause}.{rule.seq}.{shard}",
+                cause,
+                shard,
+                replace(rule, shard=shard),
+            )
+            for shard in range(shards)
+            if shard != home
+        ],
+    )
