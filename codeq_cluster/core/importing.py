@@ -17,13 +17,14 @@ from codeq_cluster.core.dependencies import arriving as arriving_row
 from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.items import KIND_OF, Governing, Item, Subscription, Topic
 from codeq_cluster.core.lane import KeyRule
-from codeq_cluster.core.limit import Limit
+from codeq_cluster.core.limit import Limit, scope_of_limit
 from codeq_cluster.core.operations import Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.placing import is_apart, once_name, without_keys
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import PAUSED_BY_IMPORT, Schedule, held_back
 from codeq_cluster.core.scheduling import is_full, tallied
+from codeq_cluster.core.sharding import shard_of_queue
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Role, State, Task
 from codeq_cluster.core.transitions import released
@@ -168,6 +169,9 @@ class _Taking:
         else:
             most = item.count_max
             full = self._view.count_items(kind, self._tenant, most) + more >= most
+        if isinstance(item, Topic):
+            item = self._placed(item)
+            full = full or self._is_elsewhere(item)
         if full:
             self._items_refused.append(f"{kind.value}/{item.id}")
             return
@@ -181,6 +185,18 @@ class _Taking:
         self._changes.append(ItemChange(before=None, after=own))
         if isinstance(own, KeyRule):
             self._changes.append(key_rules.follows(self._view, own))
+
+    def _placed(self, topic: Topic) -> Topic:
+        """Return a topic whose queue keeps the place that it has here: a pin never ends."""
+        here = self._view.flow(self._tenant, topic.id)
+        return topic if here is None or not here.pinned else replace(topic, pinned=here.pinned)
+
+    def _is_elsewhere(self, topic: Topic) -> bool:
+        """Return whether a topic names a limit of another shard than that of its queue."""
+        shards = self._operation.shards
+        scopes = (topic.pinned, scope_of_limit(topic.limit))
+        places = {shard_of_queue(self._tenant, each, shards) for each in scopes}
+        return bool(topic.limit) and len(places) > 1
 
     def _refusing(self, task: Task) -> list[str] | None:
         """Return the list for tasks whose keys are refused for this one's reason, or None."""

@@ -32,6 +32,7 @@ from codeq_cluster.core.lane import (
     WhenDead,
     lane_of,
 )
+from codeq_cluster.core.limit import PutLimit
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.operations import Advance, DeleteTopic, PutFlow, PutTopic
 from codeq_cluster.core.placing import is_apart, placed_by_key
@@ -283,6 +284,40 @@ def test_a_limited_queue_stays_on_its_shard(tmp_path: Path, deleted: bool) -> No
     assert {(None if deleted else limit, "limited")} == {
         (each.per_queue, each.pinned) for each in flows
     }
+
+
+def test_a_shared_limit_is_in_force_after_a_restore(tmp_path: Path) -> None:
+    """On every shard, with the queue that names it, whose tasks are where they were."""
+    world = KeyedWorld(3, 4)
+    rules = LifetimeRules(shards=4)
+    home, place = home_shard("acme", 4), shard_of_queue("acme", "@api", 4)
+    rule = PerQueue(max_running=2)
+    put = PutLimit(request="l", tenant="acme", name="api", by="op", rule=rule, shards=4)
+    topic = PutTopic(request="t", tenant="acme", name="shared", by="op")
+    flow = PutFlow(topic=topic, per_key=None, shards=4, limit="api")
+    for operation in (put, flow):
+        world.views[home].advance(decide(world.views[home], operation, rules).changes)
+    stands = world.views[home].policy("acme", "shared").topic
+    assert stands is not None
+    view = world.views[place]
+    if place != home:
+        view.advance(decide(view, SetFlow(rule_on(stands, place)), rules).changes)
+    task_id = with_shard("feedfeed", shards=4, wanted=place)
+    create = Create(id=task_id, tenant="acme", command="shared", payload="{}")
+    view.advance(decide(view, create, rules).changes)
+    for shards in (4, 2):
+        found = restored(world, shards, tmp_path / str(shards))
+        flows = [
+            [each for each in items_in(rows) if isinstance(each, Flow) and each.tenant == "acme"]
+            for rows in found
+        ]
+        at = shard_of_queue("acme", "@api", shards)
+
+        assert [task_id] == [task.id for task in tasks_in(found[at])]
+        for each in flows:
+            named = {flow.id: flow for flow in each}
+            assert rule == named["@api"].per_queue
+            assert ("@api", "api") == (named["shared"].pinned, named["shared"].limit)
 
 
 def test_more_shards_take_no_key_whose_tasks_would_be_apart(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from codeq_cluster.core.holds import HoldLimit
 from codeq_cluster.core.lane import PerKey
 from codeq_cluster.core.limit import SHARERS_MAX, DeleteLimit, PutLimit, scope_of_limit
 from codeq_cluster.core.new_task import CreateUnique
-from codeq_cluster.core.operations import Abandon, DeleteTopic, PutFlow, PutTopic
+from codeq_cluster.core.operations import Abandon, DeleteTopic, Import, PutFlow, PutTopic
 from codeq_cluster.core.outcomes import (
     Changed,
     Created,
+    Imported,
     LimitStands,
     Outcome,
     Rejected,
@@ -270,6 +271,29 @@ def test_a_create_elsewhere_is_told_where_its_queue_is() -> None:
     assert isinstance(made, Created)
     assert made.task.more is not None
     assert STRIPE == made.task.more.pinned
+
+
+def test_an_import_brings_a_limit_and_its_queues() -> None:
+    """They are bound together here, too; a queue that has a place here keeps it."""
+    there, here = Shared(PerQueue(max_running=1)), Shard(LifetimeRules(shards=64))
+    items = there.items(ItemKind.LIMIT) + there.items(ItemKind.TOPIC)
+    topic = PutTopic(request="r", tenant="zeta", name="refund", by="ops")
+    own = PerQueue(max_running=5)
+    here.ask(PutFlow(topic=topic, per_key=None, shards=64, per_queue=own))
+    here.ask(DeleteTopic(request="d", tenant="zeta", name="refund", by="ops", shards=64))
+    brought = Import(
+        request="i", tenant="zeta", by="ops", source="backup", shards=64, items=tuple(items)
+    )
+    outcome = here.ask(brought)
+    home = shard_of_queue("zeta", STRIPE, 64)
+    for number in range(2):
+        task_id = with_shard(f"{number:08}", shards=64, wanted=home)
+        here.create(task_id, tenant="zeta", command="charge")
+
+    assert isinstance(outcome, Imported)
+    assert (2, ("topic/refund",)) == (outcome.items_imported, outcome.items_refused)
+    assert 1 == len(here.claim(tenant="zeta", commands=BOTH, count=9))
+    assert {"charge"} == here.view.sharers["zeta", STRIPE]
 
 
 def test_so_many_queues_share_a_limit_and_no_more() -> None:
