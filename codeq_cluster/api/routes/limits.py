@@ -38,7 +38,7 @@ TOO_EARLY = from_failure(
     UpgradeUnderWay(f"a limit needs formats of level {KEYS_FROM} on every shard")
 )
 _RUNNING = invalid_field("maxRunning", f"must be between 1 and {IN_PROGRESS_MAX}")
-_NO_RULE = invalid_field("maxRunning", "is required, unless there is a rate")
+_NO_RULE = ApiError(422, "a limit needs 'maxRunning', 'rate' or both", "invalid-limit")
 
 
 class LimitBody(Body):

@@ -39,6 +39,8 @@ BEYOND_A_SCHEMA = {
     "invalid-to",  # after it, and not after now
     "cycle",  # of tasks that would wait for each other
     "invalid-ref",  # each once in a graph
+    "invalid-limit",  # without any rule
+    "unknown-limit",  # of a topic, which names one
     "invalid-graph",  # without keys and groups, and with so many dependencies in all
     "invalid-depends-on",  # either of two fields, each task once, and only where a task may say so
     "invalid-group",  # only where a task may say so, and not beside a key
@@ -67,7 +69,7 @@ ITEM_BY_ITEM = {
 
 def what_fits_is_taken(ctx: CheckContext, response: Response, case: Case) -> bool | None:
     """Require that valid data is accepted, unless a rule beyond the schema refuses it."""
-    if response.status_code == 400 and (
+    if response.status_code in (400, 422) and (
         _code(response) in BEYOND_A_SCHEMA
         or _holds_no_int64(case.body)
         or _holds_no_int64([int(text) for text in _as_sent(response, case) if text.isdecimal()])

@@ -167,8 +167,9 @@ async def test_what_cannot_be_is_refused_with_what_to_do(node: Client) -> None:
         (each.status, each.json["code"]) for each in (unknown, bad)
     ]
     assert {(422, "invalid-field")} == {
-        (each.status, each.json["code"]) for each in (empty, burst, wrong, unnamed)
+        (each.status, each.json["code"]) for each in (burst, wrong, unnamed)
     }
+    assert (422, "invalid-limit") == (empty.status, empty.json["code"])
     assert (409, "limit-in-use") == (in_use.status, in_use.json["code"])
     assert "user" in in_use.json["error"]
     assert [204, 204] == [each.status for each in gone]
