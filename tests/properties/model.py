@@ -499,7 +499,7 @@ class Model:
         if asked.commands and item.queue not in [each.lower() for each in asked.commands]:
             return "rejected", "event-type-not-allowed"
         if not item.lane or self.lanes.rule(item.tenant, item.queue) is None:
-            return "rejected", "nothing-to-hold"
+            return "rejected", "nothing-to-hold", "key"
         delay_ms = self._delay_ms(item, asked.nack)
         item.attempts -= 1
         item.revival = ""
