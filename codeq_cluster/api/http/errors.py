@@ -266,7 +266,7 @@ def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiEr
     if rejection is Rejection.NOT_FOUND:
         text = not_found
     elif rejection is Rejection.NOTHING_TO_HOLD:
-        text = _NOTHING_TO_HOLD[rejected.limit]
+        text = _NOTHING_TO_HOLD[rejected.limit or "key"]
     elif rejection is Rejection.KEYS_ELSEWHERE and rejected.limit:
         text = (
             "the dead letter is from before the limit of its queue, whose unique keys are decided "

@@ -447,7 +447,7 @@ class Catalogue:
 
         Each of these is told of all tokens: who finds none waits again.
         """
-        for queue in self._sharers(tenant, scope) if is_limits(scope) else (scope,):
+        for queue in sorted(self._sharers(tenant, scope)) if is_limits(scope) else (scope,):
             self._opened(tenant, queue, most)
 
     def _opened(self, tenant: str, queue: str, most: int = _ALL) -> None:

@@ -318,7 +318,8 @@ class ShardView(Ranges):
         """Look again at the queue, or at those that share the limit: they may be claimable now."""
         line = self._lines.get(tenant)
         if line is not None:
-            for queue in self.sharers.get((tenant, scope), (scope,)):
+            # In order, so that a simulated run can be repeated.
+            for queue in sorted(self.sharers.get((tenant, scope), (scope,))):
                 line.opened(queue)
 
     def read_on(self) -> bool:

@@ -133,7 +133,8 @@ async def test_a_follow_up_that_cannot_be_made_gives_the_task_back(
         task = await client.task(task_id)
         await client.cancel(task_id)
 
-    assert (Ending.RETURNED, State.DELAYED) == (ended.ending, task.state)
+    assert ended.ending is Ending.RETURNED
+    assert task.state in {State.DELAYED, State.READY}  # Its back-off may be over already.
     assert ended.note.startswith(reason)
     assert ended.note.endswith("; it failed: odd") is (
         isinstance(returned, Fail) and reason == _NOT_SENT
