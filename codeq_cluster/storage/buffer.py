@@ -12,7 +12,6 @@ Rows = list[tuple[bytes, bytes]]
 ROW_OVERHEAD_BYTES = 64  # About one dictionary entry and its two objects.
 # A read of a range looks at so many keys one by one before it brings all into order: 10 us.
 _UNORDERED_MAX = 512
-_SPREAD = 0.8
 
 
 class Missing:
@@ -43,7 +42,6 @@ class RowBuffer:
         "_is_transient",
         "_ordered",
         "_stored",
-        "_taken",
         "ranges",
         "rows",
         "size",
@@ -59,7 +57,6 @@ class RowBuffer:
         self.rows: dict[bytes, bytes | None] = {}
         self.ranges: list[tuple[bytes, bytes]] = []
         self.size = 0
-        self._taken = 0  # Rows that updates have brought.
         self._is_transient = is_transient
         # Keys that the database may have a row of. They can be put and deleted here again. Without
         # that second delete, the database's row would come back.
@@ -71,11 +68,6 @@ class RowBuffer:
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.ranges)
-
-    @property
-    def is_spread(self) -> bool:
-        """Return whether updates have hardly touched a row twice: few of theirs are gone again."""
-        return len(self.rows) >= _SPREAD * self._taken
 
     def get(self, key: bytes) -> bytes | Missing | None:
         """Return the newest value, None for deleted, or MISSING when only the database knows."""
@@ -98,7 +90,6 @@ class RowBuffer:
         before = len(here)
         here.update(rows)
         self._added += len(here) - before
-        self._taken += len(rows)
         values = filter(None, rows.values())
         self.size += sum(map(len, rows)) + sum(map(len, values)) + ROW_OVERHEAD_BYTES * len(rows)
         for key in gone:

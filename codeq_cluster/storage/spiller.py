@@ -21,9 +21,6 @@ SPILL_S = 1.0
 _TURNS = 4
 # A spill comes earlier at this size: a batch that the database takes in some milliseconds.
 SPILL_BYTES = 4 * 2**20
-# It comes at this size, 2 ms of the loop, if the rows hardly replace each other, as those of a bulk
-# job: there is nothing to save by waiting, and every request would wait for a longer spill.
-SPREAD_BYTES = 2**18
 # Bound on a shard's rows in memory while its database takes no writes; beyond it, the shard's log
 # waits, and so do its callers.
 HELD_BYTES = StoreSettings().unspilled_bytes
@@ -94,7 +91,6 @@ class Spiller:
         self._held_bytes = held_bytes
         self._turn_s = spill_s / _TURNS
         self._early_bytes = min(SPILL_BYTES, held_bytes)
-        self._spread_bytes = min(SPREAD_BYTES, held_bytes)
         self._shards = [
             Shard(
                 number,
@@ -122,10 +118,7 @@ class Spiller:
 
     def changed(self, shard: int) -> None:
         """Note that a shard has something to spill."""
-        size = self._shards[shard].size
-        if size >= self._spread_bytes and (
-            size >= self._early_bytes or self._shards[shard].state.buffer.is_spread
-        ):
+        if self._shards[shard].size >= self._early_bytes:
             # For a stalled shard this only checks whether it holds too much.
             self._spill(shard)
         if not self._armed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codeq_cluster.storage.spiller import SPILL_S, SPREAD_BYTES
+from codeq_cluster.storage.spiller import SPILL_S
 from tests.unit.storage.sim_node import SimNode
 
 ROW = (b"log/1", b"x" * 1000)
@@ -43,23 +43,6 @@ def test_rows_reach_the_database_soon_and_unasked() -> None:
 
     assert stored(node, 0) == stored(node, 1) == {b"log/1"}
     assert node.shard(0).size == node.shard(1).size == 0
-
-
-def test_rows_that_do_not_replace_each_other_are_spilled_in_short_writes() -> None:
-    """Nothing is saved by waiting for more of them, and the loop waits for a long write."""
-    node = SimNode()
-    node.start()
-    row = b"x" * 1000
-    count = SPREAD_BYTES // len(row) + 1
-    for index in range(2, 2 + count):
-        change = {b"codeq/tasks/%09d" % index: row}
-        node.shard(0).state.commit(change, index=index, digest=DIGEST)
-        again = {b"codeq/tasks/%09d" % (index % 2): row}
-        node.shard(1).state.commit(again, index=index, digest=DIGEST)
-
-    assert node.shard(0).state.stored_index > 1
-    assert node.shard(0).size < SPREAD_BYTES <= node.shard(1).size
-    assert 1 == node.shard(1).state.stored_index
 
 
 def test_shards_are_spilled_in_turn() -> None:
