@@ -294,7 +294,7 @@ def _hold(view: View, operation: HoldOperation, rules: LifetimeRules) -> Decisio
         return Decision(Rejected(refusal))
     queue = task.command.lower()
     said, outcome_of, held_by = _HOLDS[type(operation)]
-    touched = gating.sharers(view, task) if held_by is gating.limit_held else {queue}
+    touched = gating.sharers(view, task) if isinstance(operation, HoldLimit) else {queue}
     if operation.commands and not touched <= set(map(str.lower, operation.commands)):
         return Decision(Rejected(Rejection.EVENT_TYPE_NOT_ALLOWED))
     # It decides about others' tasks, so the broker's own bound holds for a topic's backoff, too.
@@ -316,7 +316,7 @@ def _hold(view: View, operation: HoldOperation, rules: LifetimeRules) -> Decisio
         change = cancel_change(view, task, rules, request=nack.request, ended=attempt)
     else:
         seq = view.next_seq()
-        if held_by is not key_rules.held:
+        if not isinstance(operation, HoldKey):
             first = view.first_ready(task.tenant, queue, task.priority)
             seq = max(1, first - 1) if first else seq
         change = TaskChange(before=task, after=held_back(task, attempt, rules, seq=seq))

@@ -30,8 +30,7 @@ def room(view: View, tenant: str, queue: str, wanted: int) -> int:
 
 def running(view: View, tenant: str, scope: str) -> int:
     """Return how many tasks of a queue, or of the queues that share a limit, are in progress."""
-    queues = view.sharers.get((tenant, scope), ()) if is_limits(scope) else (scope,)
-    return sum(view.leased(tenant, queue) for queue in queues)
+    return (view.leased_together if is_limits(scope) else view.leased)(tenant, scope)
 
 
 def changed(view: View, flow: Flow) -> Iterator[ItemChange]:

@@ -23,8 +23,8 @@ from codeq_cluster.core.bounds import (
 from codeq_cluster.core.gate import PerQueue, SoundPerQueue
 from codeq_cluster.core.stored_item import StoredItem
 
-LIMITS_MAX = 1000  # Of one tenant, because every node keeps them in memory.
-# Queues that share one: a claim asks how many tasks of each are in progress, 64 x about 2 us.
+LIMITS_MAX = 1000  # Of one tenant, because every shard keeps their rules in memory.
+# Queues that share one: a claim counts the tasks in progress of each once, 64 x about 2 us.
 SHARERS_MAX = 64
 _MARK = "@"  # No queue's name has it.
 
@@ -41,7 +41,6 @@ class Limit(StoredItem, frozen=True, array_like=True, tag="limit", kw_only=True)
         request: Id of the request that wrote this version.
     """
 
-    is_known_everywhere = True
     count_max = LIMITS_MAX
 
     tenant: Owner

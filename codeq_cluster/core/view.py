@@ -131,6 +131,9 @@ class View(Protocol):
     def usage(self, tenant: str) -> Usage:
         """Return the tenant's usage on all shards."""
 
+    def leased_together(self, tenant: str, scope: str) -> int:
+        """Return the number of leased tasks of all queues that share a limit, as `leased`."""
+
     def has_queue(self, tenant: str, queue: str) -> bool:
         """Return whether the queue has any tasks, ended ones included, on any shard."""
 

@@ -134,6 +134,10 @@ class DictView:
         assert topic is None or isinstance(topic, Topic)
         return Policy(topic, (ItemKind.PAUSE, tenant, queue) in self.items)
 
+    def leased_together(self, tenant: str, scope: str) -> int:
+        """Return how many tasks of the queues that share a limit are leased."""
+        return sum(self.leased(tenant, queue) for queue in self.sharers.get((tenant, scope), ()))
+
     def leased(self, tenant: str, queue: str) -> int:
         """Return how many tasks of the queue are leased."""
         return sum(

@@ -32,7 +32,7 @@ from codeq_cluster.core.items import (
     WebhookKey,
 )
 from codeq_cluster.core.lane import Flow
-from codeq_cluster.core.limit import Limit, is_limits, scope_of_limit
+from codeq_cluster.core.limit import is_limits, scope_of_limit
 from codeq_cluster.core.sharding import shard_of_queue
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters
@@ -75,6 +75,9 @@ class Catalogue:
     Args:
         stores: Of all shards, in order; `reload` loads their items.
         failed: Called for each item that cannot be read.
+
+    Attributes:
+        applied: Grows with every entry; while it stays, so do the counts of all shards.
     """
 
     def __init__(
@@ -85,12 +88,12 @@ class Catalogue:
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._subscribers: dict[tuple[str, str], dict[str, Subscription]] = {}
         self._webhook_keys: dict[str, WebhookKey] = {}
-        self._limits: dict[tuple[str, str], Limit] = {}
         self._stores = stores
         self._shards: list[CountedShard] = []
         self._settling: set[asyncio.Event] = set()
         self._on_open: list[Callable[[str, str, int], None]] = []
         self._told: set[tuple[str, str]] = set()
+        self.applied = 0
 
     def follow(self, shard: CountedShard) -> None:
         """Add the counts of the next shard, in order."""
@@ -103,7 +106,7 @@ class Catalogue:
         self._subscriptions.clear()
         self._subscribers.clear()
         self._webhook_keys.clear()
-        self._limits.clear()
+        self.applied += 1
         for event in self._settling:
             event.set()
         for store in self._stores:
@@ -174,21 +177,19 @@ class Catalogue:
 
         None of a queue whose gate is shut, wherever it has ready tasks: its opening tells of them.
         """
-        policy = self.policy(tenant, queue)
-        limit = policy.topic.limit if policy.topic is not None else ""
-        if self._is_shut(tenant, queue, scope_of_limit(limit) if limit else ""):
+        limit = self.shared_limit(tenant, queue) if ready else None
+        if self._is_shut(tenant, queue, scope_of_limit(limit.name) if limit is not None else ""):
             return 0
-        if limit:
-            ready = min(ready, self._left_of(tenant, limit))
-        return policy.claimable(ready, partial(self._leased, tenant, queue))
+        if limit is not None:
+            ready = min(ready, _left(limit))
+        return self.policy(tenant, queue).claimable(ready, partial(self._leased, tenant, queue))
 
     def shared_limit(self, tenant: str, queue: str) -> SharedLimit | None:
         """Return the limit that a queue shares with others, as known here; None for none."""
         topic = self.policy(tenant, queue).topic
         if topic is None or not topic.limit:
             return None
-        place = shard_of_queue(tenant, scope_of_limit(topic.limit), len(self._shards))
-        return shared_limit(self._shards[place].view, tenant, queue)
+        return shared_limit(self._view_of(tenant, scope_of_limit(topic.limit)), tenant, queue)
 
     def newly_claimable(self, tenant: str, queue: str, ready: int) -> int:
         """As `claimable`, but none if the entry that was applied last has opened the queue.
@@ -275,6 +276,7 @@ class Catalogue:
         """Update the catalogue from an applied entry's rows."""
         for event in self._settling:
             event.set()
+        self.applied += 1
         self._told.clear()
         for key, value in rows.items():
             if key.startswith(keyspace.STATS_PREFIX):
@@ -300,8 +302,9 @@ class Catalogue:
         """Tell that a place may be free: of a queue, on any shard, and of the limit it shares."""
         if policy.max_consumers:
             self._opened(tenant, queue)
-        if policy.topic is not None and policy.topic.limit:
-            self._scope_opened(tenant, scope_of_limit(policy.topic.limit))
+        limit = self.shared_limit(tenant, queue)
+        if limit is not None and limit.running_max and _left(limit):
+            self._scope_opened(tenant, scope_of_limit(limit.name))
 
     def _take(self, key: bytes, value: bytes) -> None:
         """Take in an item.
@@ -324,9 +327,6 @@ class Catalogue:
             case Pause():
                 before = self.policy(item.tenant, item.id)
                 self._set_policy(item.tenant, item.id, Policy(before.topic, paused=True))
-            case Limit():
-                self._limits[item.tenant, item.id] = item
-                self._scope_opened(item.tenant, scope_of_limit(item.id))
             case Subscription():
                 self._unsubscribe(item.tenant, item.id)
                 self._subscriptions[item.tenant, item.id] = item
@@ -345,8 +345,6 @@ class Catalogue:
             self._set_policy(tenant, item_id, Policy(before.topic, paused=False))
         elif kind is ItemKind.SUBSCRIPTION:
             self._unsubscribe(tenant, item_id)
-        elif kind is ItemKind.LIMIT:
-            self._limits.pop((tenant, item_id), None)
 
     def _unsubscribe(self, tenant: str, item_id: str) -> None:
         before = self._subscriptions.pop((tenant, item_id), None)
@@ -375,14 +373,6 @@ class Catalogue:
             counters = shard.replica.counters.get((queue, tenant))
             if counters is not None:
                 yield number, counters
-
-    def _left_of(self, tenant: str, name: str) -> int:
-        """Return how many more tasks of a limit's queues may be in progress."""
-        limit = self._limits.get((tenant, name))
-        if limit is None or not limit.rule.max_running:
-            return _ALL
-        queues = self._sharers(tenant, scope_of_limit(name))
-        return max(0, limit.rule.max_running - sum(self._leased(tenant, each) for each in queues))
 
     def _is_shut(self, tenant: str, queue: str, limit: str) -> bool:
         """Return whether each shard with ready tasks of the queue hands out none of them now.
@@ -431,23 +421,24 @@ class Catalogue:
 
     def _rule(self, tenant: str, scope: str) -> PerQueue | None:
         """Return the rule of a queue or a limit."""
-        if is_limits(scope):
-            limit = self._limits.get((tenant, scope[1:]))
-            return limit.rule if limit is not None else None
-        topic = self.policy(tenant, scope).topic
-        return topic.per_queue if topic is not None else None
+        flow = self._view_of(tenant, scope).flow(tenant, scope)
+        return flow.per_queue if flow is not None else None
 
-    def _sharers(self, tenant: str, scope: str) -> set[str]:
-        """Return the queues that share a limit, as far as any shard knows."""
-        found: set[str] = set()
-        return found.union(*(each.view.sharers.get((tenant, scope), ()) for each in self._shards))
+    def _view_of(self, tenant: str, scope: str) -> View:
+        """Return the view of the shard that a queue or a limit places tasks on."""
+        return self._shards[shard_of_queue(tenant, scope, len(self._shards))].view
 
     def _scope_opened(self, tenant: str, scope: str, most: int = _ALL) -> None:
         """Tell that a queue, or each one that shares a limit, may be claimed from again.
 
-        Each of these is told of all tokens: who finds none waits again.
+        Each of these is told of all tokens: who finds none waits again. One without ready tasks
+        hears nothing: those to come are told of by themselves.
         """
-        for queue in sorted(self._sharers(tenant, scope)) if is_limits(scope) else (scope,):
+        if not is_limits(scope):
+            self._opened(tenant, scope, most)
+            return
+        sharers = self._view_of(tenant, scope).sharers.get((tenant, scope), ())
+        for queue in filter(partial(self.ready, tenant), sorted(sharers)):
             self._opened(tenant, queue, most)
 
     def _opened(self, tenant: str, queue: str, most: int = _ALL) -> None:
@@ -460,3 +451,8 @@ def _queues(subscription: Subscription) -> set[str]:
     """Return the queues a subscription covers: those of its commands, or every one."""
     named = {keyspace.queue_name(command) for command in subscription.event_types}
     return {_EVERY} if not named or _EVERY in named else named
+
+
+def _left(limit: SharedLimit) -> int:
+    """Return how many more tasks of a limit's queues may be in progress."""
+    return max(0, limit.running_max - limit.running) if limit.running_max else _ALL

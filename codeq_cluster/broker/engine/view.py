@@ -90,6 +90,8 @@ class ShardView(Ranges):
         # key -> (batch, value): the newest decided value. An older batch must not remove it.
         self._overlay: dict[bytes, tuple[int, bytes | None]] = {}
         self._tasks: dict[str, tuple[int, Task | None]] = {}
+        self._together: dict[tuple[str, str], int] = {}  # See `leased_together`.
+        self._together_as_of = 0
         self._counted: dict[str, set[str]] = {}  # By tenant, the queues that have counters.
         self._busy: dict[str, set[str]] = {}
         self._lines: dict[str, BusyQueues] = {}  # Of tenants that had a claim of any command.
@@ -156,6 +158,19 @@ class ShardView(Ranges):
         """Return the number of leased tasks of the queue; other shards' as applied here."""
         there = self._catalogue.leased_elsewhere(self._shard, tenant, queue)
         return self.counters.get((queue, tenant), _NONE).leased + there
+
+    def leased_together(self, tenant: str, scope: str) -> int:
+        """Return the number of leased tasks of all queues that share a limit, as `leased`."""
+        # Each of these queues asks for it, so it is counted once for all of them.
+        if self._together_as_of != self._catalogue.applied:
+            self._together_as_of = self._catalogue.applied
+            self._together.clear()
+        place = tenant, scope
+        known = self._together.get(place)
+        if known is None:
+            known = sum(self.leased(tenant, queue) for queue in self.sharers.get(place, ()))
+            self._together[place] = known
+        return known
 
     def usage(self, tenant: str) -> Usage:
         """Return the tenant's usage; other shards' as applied on this node."""
@@ -311,6 +326,7 @@ class ShardView(Ranges):
             self._count(keyspace.stats_parts(key), rows[key])
         for key in items:
             self._noted.row(key, rows[key])
+        self._together.clear()
         if self._lines:
             self._tell_lines(moved, rows)
 
@@ -335,6 +351,7 @@ class ShardView(Ranges):
 
     def count(self, rows: Rows) -> None:
         """Update only the counters; the rest of the view is out of date afterwards."""
+        self._together.clear()
         for key, value in rows.items():
             if key.startswith(keyspace.STATS_PREFIX):
                 self._count(keyspace.stats_parts(key), value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -173,7 +174,8 @@ class QueuePolicies:
         item = await self._item(caller, ItemKind.LIMIT, name.lower())
         if not isinstance(item, Limit):
             return None
-        queues = [topic.id async for topic in self._topics(caller) if topic.limit == item.id]
+        topics = self._listed(caller, ItemKind.TOPIC)
+        queues = [topic.id async for topic in topics if topic.limit == item.id]
         scope = scope_of_limit(item.id)
         home = shard_of_queue(caller.tenant, scope, self._shards.count)
         gate_key = keyspace.item(ItemKind.GATE, caller.tenant, scope)
@@ -193,15 +195,12 @@ class QueuePolicies:
             gate=gate if isinstance(gate, Gate) else None,
         )
 
-    async def _topics(self, caller: Caller) -> AsyncIterator[Topic]:
-        after = b""
+    async def _listed(self, caller: Caller, kind: ItemKind) -> AsyncIterator[Any]:
+        tenant, after = caller.tenant, b""
         while after != END:
-            asked = ListItems(tenant=caller.tenant, kind=ItemKind.TOPIC, after=after, count=_PAGE)
-            page = await self._shards.ask(
-                self._home(caller.tenant), asked, deadline=caller.deadline
-            )
+            asked = ListItems(tenant=tenant, kind=kind, after=after, count=_PAGE)
+            page = await self._shards.ask(self._home(tenant), asked, deadline=caller.deadline)
             for _, item in page.rows:
-                assert isinstance(item, Topic)
                 yield item
             after = page.edge
 
@@ -309,14 +308,7 @@ class QueuePolicies:
 
     async def paused(self, caller: Caller) -> frozenset[str]:
         """Return the tenant's paused queues."""
-        tenant, found = caller.tenant, set[str]()
-        after = b""
-        while after != END:
-            asked = ListItems(tenant=tenant, kind=ItemKind.PAUSE, after=after, count=_PAGE)
-            page = await self._shards.ask(self._home(tenant), asked, deadline=caller.deadline)
-            found.update(item.id for _, item in page.rows)
-            after = page.edge
-        return frozenset(found)
+        return frozenset([pause.id async for pause in self._listed(caller, ItemKind.PAUSE)])
 
     async def is_paused(self, caller: Caller, queue: str) -> bool:
         """Return whether a queue is paused."""

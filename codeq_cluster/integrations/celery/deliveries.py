@@ -212,7 +212,7 @@ class Deliveries:
     async def _rejected(self, task: TaskRecord, reason: str) -> None:
         leases, error = self._link.leases, f"REJECTED: {reason}"
         try:
-            await leases.reject(task, error, within_s=self._lease_s)
+            await leases.reject(task, error, within_s=_END_WITHIN_S)
         except Refused as refused:
             if refused.code != "upgrade-under-way":
                 raise

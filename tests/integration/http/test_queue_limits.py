@@ -146,16 +146,17 @@ async def test_a_worker_holds_the_queue_of_its_task(node: Client) -> None:
     assert "heldUntil" not in after
 
 
-async def test_a_queue_without_a_limit_is_not_held(node: Client) -> None:
+@pytest.mark.parametrize(("hold", "field"), [("queue", "flow.maxRunning"), ("limit", "flow.limit")])
+async def test_a_queue_without_a_limit_is_not_held(node: Client, hold: str, field: str) -> None:
     """The refusal says what to set; the task stays with its worker."""
     await node.create("unheld")
     task = await node.claim("unheld")
-    body = {"hold": "queue", "leaseToken": task["leaseToken"]}
+    body = {"hold": hold, "leaseToken": task["leaseToken"]}
     refused = await node.post(f"tasks/{task['id']}/nack", body)
     await end(node, task)
 
     assert (409, "nothing-to-hold") == (refused.status, refused.json["code"])
-    assert "flow.maxRunning" in refused.json["error"]
+    assert field in refused.json["error"]
 
 
 async def test_a_queue_in_use_gets_a_limit(node: Client) -> None:

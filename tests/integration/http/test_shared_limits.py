@@ -136,18 +136,6 @@ async def test_a_worker_holds_the_limit_of_its_task(node: Client) -> None:
     assert history[1]["startedAt"] >= shown.json["heldUntil"]
 
 
-async def test_a_task_whose_queue_shares_nothing_holds_nothing(node: Client) -> None:
-    """The refusal says what to set; the task stays with its worker."""
-    await node.create("unshared")
-    task = await node.claim("unshared")
-    body = {"hold": "limit", "leaseToken": task["leaseToken"]}
-    refused = await node.post(f"tasks/{task['id']}/nack", body)
-    await end(node, task)
-
-    assert (409, "nothing-to-hold") == (refused.status, refused.json["code"])
-    assert "flow.limit" in refused.json["error"]
-
-
 async def test_what_cannot_be_is_refused_with_what_to_do(node: Client) -> None:
     """A limit says something, exists before its queues, and outlives them."""
     unknown = await share(node, "eager", "not-there")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import Counter
 from collections.abc import Iterator
+from types import FrameType
 from typing import NoReturn
 
 import pytest
@@ -13,8 +16,11 @@ from codeq_cluster.broker.engine.busy_queues import UNREAD_READS_MAX
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.questions import END, Browse, BrowseDelayed, ShardPage
 from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import Policy
+from codeq_cluster.core.lane import FlowRule, SetFlow
+from codeq_cluster.core.limit import SHARERS_MAX, scope_of_limit
 from codeq_cluster.core.operations import Cancel, Delete, PauseQueue
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.task import Counters
@@ -287,3 +293,31 @@ async def test_lists_and_counts_of_a_tenant_pass_over_no_other_tenants_queues() 
 
     assert set() == engine.replica.counted_queues("umbrella")
     shard.engine.stop()
+
+
+async def test_a_claim_counts_the_queues_of_a_limit_once(many: Shard) -> None:
+    """Each of them asks how many tasks run together; a count for each would be their square."""
+    scope = scope_of_limit("api")
+    rule = FlowRule("acme", scope, 1, None, 0, PerQueue(max_running=1))
+    await many.engine.operate([SetFlow(rule)])
+    names = [f"queue-{number:05}" for number in range(SHARERS_MAX)]
+    for name in names:
+        shares = FlowRule("acme", name, 1, None, 0, None, scope, "api")
+        await many.engine.operate([SetFlow(shares)])
+    await many.engine.operate([create(name, command=name) for name in names])
+    asked: Counter[str] = Counter()
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            asked[frame.f_code.co_qualname] += 1
+
+    sys.setprofile(called)
+    try:
+        [first], [second] = [await many.engine.operate([claim(each, commands=())]) for each in "ab"]
+    finally:
+        sys.setprofile(None)
+
+    assert isinstance(first, Claimed)
+    assert isinstance(second, Claimed)
+    assert (1, 0) == (len(first.tasks), len(second.tasks))
+    assert 6 * SHARERS_MAX > asked["ShardView.leased"] > SHARERS_MAX
