@@ -431,8 +431,7 @@ class Catalogue:
     def _scope_opened(self, tenant: str, scope: str, most: int = _ALL) -> None:
         """Tell that a queue, or each one that shares a limit, may be claimed from again.
 
-        Each of these is told of all tokens: who finds none waits again. One without ready tasks
-        hears nothing: those to come are told of by themselves.
+        One without ready tasks need not hear it. Each is told of all tokens: who finds none waits.
         """
         if not is_limits(scope):
             self._opened(tenant, scope, most)

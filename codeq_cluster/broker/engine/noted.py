@@ -24,7 +24,7 @@ class Noted:
     """What is set aside, and the rules of queues and of limits; see `core.view.View`.
 
     Attributes:
-        flows: The rules of every queue and limit that has or had any, by tenant and scope.
+        flows: The rules of every queue and limit that has any or is pinned, by tenant and scope.
         bulk: The tenant and the id of every bulk job that goes on.
     """
 
@@ -74,8 +74,9 @@ class Noted:
 
     def _flow(self, flow: Flow) -> None:
         """Take in the rules of a queue or a limit."""
-        tenant, before = flow.tenant, self.flows.get((flow.tenant, flow.id))
-        self.flows[tenant, flow.id] = flow
+        tenant, before = flow.tenant, self.flows.pop((flow.tenant, flow.id), None)
+        if flow.per_key or flow.per_queue or flow.pinned:
+            self.flows[tenant, flow.id] = flow
         if is_limits(flow.id):
             self._opened(tenant, flow.id)
             return

@@ -11,7 +11,7 @@ from codeq_cluster.core.decide import decide
 from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.holds import HoldLimit
 from codeq_cluster.core.lane import PerKey
-from codeq_cluster.core.limit import SHARERS_MAX, DeleteLimit, PutLimit, scope_of_limit
+from codeq_cluster.core.limit import LIMITS_MAX, SHARERS_MAX, DeleteLimit, PutLimit, scope_of_limit
 from codeq_cluster.core.new_task import CreateUnique
 from codeq_cluster.core.operations import Abandon, DeleteTopic, Import, PutFlow, PutTopic
 from codeq_cluster.core.outcomes import (
@@ -304,6 +304,16 @@ def test_so_many_queues_share_a_limit_and_no_more() -> None:
     assert {TopicStands} == {type(each) for each in answers}
     assert Rejected(Rejection.TOO_MANY, "queues of one limit") == shard.topic("one-more")
     assert Rejected(Rejection.INVALID_COST, "1") == _dear(shard)
+
+
+def test_a_tenant_has_so_many_limits_and_no_more() -> None:
+    """Every shard keeps their rules in memory; another tenant has its own."""
+    shard = Shared()
+    answers = [shard.limit(TWO, f"l{each}") for each in range(LIMITS_MAX - 1)]
+
+    assert {LimitStands} == {type(each) for each in answers}
+    assert Rejected(Rejection.TOO_MANY, "limits") == shard.limit(TWO, "one-more")
+    assert isinstance(shard.limit(TWO, "one-more", tenant="other"), LimitStands)
 
 
 def _dear(shard: Shared) -> Outcome:
