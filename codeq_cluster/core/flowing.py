@@ -29,13 +29,13 @@ def put_flow(view: View, operation: PutFlow, _: LifetimeRules) -> Decision:
     asked = operation.topic
     found = view.item(ItemKind.TOPIC, asked.tenant, asked.name.lower())
     assert found is None or isinstance(found, Topic)
-    had = flow_of(found) if found is not None else FlowOf()
+    queue = asked.name.lower()
+    here = view.flow(asked.tenant, queue)
+    had = flow_of(found) if found is not None else _left(here)
     limit = operation.limit.lower()
     wanted = had._replace(per_key=operation.per_key, per_queue=operation.per_queue, limit=limit)
     if wanted == had:
         return stands(view, asked, had)
-    queue = asked.name.lower()
-    here = view.flow(asked.tenant, queue)
     pinned = here.pinned if here is not None else ""
     if limit:
         shards = operation.shards
@@ -104,6 +104,13 @@ def restored_without(tenant: str, queue: str, *, pinned: str) -> Flow:
     the topic.
     """
     return Flow(tenant=tenant, id=queue, seq=0, expires_ms=1, pinned=pinned)
+
+
+def _left(flow: Flow | None) -> FlowOf:
+    """Return what is in force without a topic: a pin, and the end of the rules, outlive theirs."""
+    if flow is None:
+        return FlowOf()
+    return FlowOf(flow.per_key, flow.per_queue, flow.seq, flow.pinned, flow.limit)
 
 
 def _set_flow(view: View, operation: SetFlow, _: LifetimeRules) -> Decision:

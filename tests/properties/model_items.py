@@ -309,8 +309,12 @@ class Items:
 
     def _put_flow(self, asked: PutFlow) -> Answer:
         name = asked.topic.tenant, asked.topic.name.lower()
-        had = self.topics.get(name, {}).get("per_key")
+        is_new = name not in self.topics
+        left = self.flows.get(name, {"per_key": None, "seq": 0})
+        had = left["per_key"] if is_new else self.topics[name]["per_key"]
         answer = self._put_topic(asked.topic, per_key=asked.per_key)
+        if is_new:
+            self.topics[name]["rule_seq"] = left["seq"]
         if had != asked.per_key:
             self.topics[name]["rule_seq"] = self._last_number
             self._spread(name, asked.per_key, asked.shards)

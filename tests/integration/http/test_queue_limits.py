@@ -195,6 +195,27 @@ async def test_a_queue_in_use_gets_a_limit(node: Client) -> None:
     assert 204 == gone.status
 
 
+@pytest.mark.parametrize("flow", [{}, {"maxRunning": 9}], ids=["without", "with"])
+async def test_a_topic_that_is_made_again_shows_what_drains(
+    node: Client, flow: dict[str, object]
+) -> None:
+    """With a limit and without one, until the last task of before has ended."""
+    queue = f"again-{len(flow)}"
+    home = shard_of_queue("", queue, SHARDS)
+    made: list[str] = []
+    while 1 - home not in shards(made):
+        made.append(await node.create(queue))
+    await put(node, queue, maxRunning=50)
+    await node.send("DELETE", f"admin/topics/{queue}?deletionPolicy=Delete", b"")
+    again = await put(node, queue, **flow)
+    repeated = await put(node, queue, **flow)
+    await node.post(f"admin/queues/{queue}/purge")
+    after = await node.get(f"admin/topics/{queue}")
+
+    assert [1 - home] == again.json["draining"] == repeated.json["draining"]
+    assert "draining" not in after.json
+
+
 async def test_whatever_makes_a_task_puts_it_where_its_queue_is(node: Client) -> None:
     """A result, a group and its completion, a graph, a schedule; with keys and without."""
     await put(node, "brought", maxRunning=50, perKey={})

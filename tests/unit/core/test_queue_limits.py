@@ -13,7 +13,7 @@ from codeq_cluster.core.gate import Gate, PerQueue
 from codeq_cluster.core.lane import Flow, PerKey
 from codeq_cluster.core.new_task import CreateKeyed, CreateUnique
 from codeq_cluster.core.operations import Abandon, DeleteTopic, PutFlow, PutTopic, Requeue, Revise
-from codeq_cluster.core.outcomes import Changed, Rejected, Rejection
+from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, TopicStands
 from codeq_cluster.core.placing import is_apart, without_keys
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.rules import LifetimeRules
@@ -218,6 +218,22 @@ def test_a_place_stays_when_the_limit_goes() -> None:
     assert isinstance(flow, Flow)
     assert (None, "render") == (flow.per_queue, flow.pinned)
     assert ["a", "b"] == shard.take()
+
+
+@pytest.mark.parametrize("rule", [None, SLOW], ids=["without", "with"])
+def test_a_topic_that_is_made_again_knows_the_place_of_its_queue(rule: PerQueue | None) -> None:
+    """So it shows which shards still have tasks from before, and which follow its end not yet."""
+    shard = Limited()
+    shard.ask(DeleteTopic(request="d", tenant="acme", name="render", by="ops"))
+    [ended] = shard.items(ItemKind.FLOW)
+    stands = shard.put(rule)
+    [flow] = shard.items(ItemKind.FLOW)
+
+    assert isinstance(ended, Flow)
+    assert isinstance(flow, Flow)
+    assert isinstance(stands, TopicStands)
+    assert ("render", flow.seq) == (stands.topic.pinned, stands.topic.rule_seq)
+    assert (flow.seq == ended.seq) == (rule is None), "equal rules are sent nowhere"
 
 
 def test_a_rule_of_keys_alone_stays_alone() -> None:
