@@ -6,6 +6,9 @@ that the new state uses, so equal situations are equal values.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Final
+
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import TaskChange
@@ -35,6 +38,15 @@ REJECTED = "REJECTED"
 HELD_BACK = frozenset(
     (AttemptOutcome.KEY_HELD, AttemptOutcome.QUEUE_HELD, AttemptOutcome.LIMIT_HELD)
 )
+
+# The fields that a lease alone uses.
+_NO_LEASE: Final[Mapping[str, Any]] = {
+    "worker": "",
+    "worker_name": "",
+    "lease_until_ms": 0,
+    "claim": "",
+    "claimed_ms": 0,
+}
 
 
 def leased(task: Task, claim: Claim, *, now_ms: int) -> Task:
@@ -125,11 +137,7 @@ def returned(task: Task, ended: Attempt, rules: LifetimeRules, *, seq: int) -> T
         state=State.READY,
         seq=seq,
         ready_ms=ended.ended_ms,
-        worker="",
-        worker_name="",
-        lease_until_ms=0,
-        claim="",
-        claimed_ms=0,
+        **_NO_LEASE,
         updated_ms=ended.ended_ms,
         history=_history(task, ended, rules),
     )
@@ -144,11 +152,7 @@ def undelivered(task: Task, *, seq: int, now_ms: int) -> Task:
         attempts=task.attempts - 1,
         seq=seq,
         ready_ms=now_ms,
-        worker="",
-        worker_name="",
-        lease_until_ms=0,
-        claim="",
-        claimed_ms=0,
+        **_NO_LEASE,
         updated_ms=now_ms,
     )
 
@@ -167,11 +171,7 @@ def delayed(task: Task, ended: Attempt, rules: LifetimeRules) -> Task:
         task,
         state=State.DELAYED,
         due_ms=ended.ended_ms + ended.delay_ms,
-        worker="",
-        worker_name="",
-        lease_until_ms=0,
-        claim="",
-        claimed_ms=0,
+        **_NO_LEASE,
         updated_ms=ended.ended_ms,
         history=_history(task, ended, rules),
     )
@@ -186,11 +186,7 @@ def parked(task: Task, *, until_ms: int, now_ms: int) -> Task:
         state=State.DELAYED,
         attempts=task.attempts - 1,
         due_ms=until_ms,
-        worker="",
-        worker_name="",
-        lease_until_ms=0,
-        claim="",
-        claimed_ms=0,
+        **_NO_LEASE,
         updated_ms=now_ms,
     )
 
@@ -428,11 +424,7 @@ def _terminal(
         seq=0,
         due_ms=0,
         retain_until_ms=retain_until_ms,
-        worker="",
-        worker_name="",
-        lease_until_ms=0,
-        claim="",
-        claimed_ms=0,
+        **_NO_LEASE,
         error=result.error,
         updated_ms=now_ms,
         ended_by=result.request,
