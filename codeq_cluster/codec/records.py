@@ -7,14 +7,17 @@ readable. Any other change needs a new version byte.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from codeq_cluster.core.items import Item
+from codeq_cluster.core.stored_item import StoredItem
 from codeq_cluster.core.task import Counters, Result, Task
 from codeq_cluster.core.view import KeyRow
 from codeq_cluster.errors import CodeqError
+
+_I = TypeVar("_I", bound=StoredItem)
 
 _VERSION = b"\x01"
 
@@ -61,3 +64,9 @@ decode_result: Callable[[bytes], Result] = _decoder(Result, "result is")
 decode_key_row: Callable[[bytes], KeyRow] = _decoder(KeyRow, "idempotency row is")
 decode_counters: Callable[[bytes], Counters] = _decoder(Counters, "counters are")
 decode_item: Callable[[bytes], Item] = _decoder(Item, "item is")
+
+
+def item_in(record: bytes | None, kind: type[_I]) -> _I | None:
+    """Return the item of a row, or None for no row and an item of another kind."""
+    found = None if record is None else decode_item(record)
+    return found if isinstance(found, kind) else None

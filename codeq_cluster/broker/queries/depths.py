@@ -93,18 +93,15 @@ class LocalDepths:
     def pause(self, tenant: str, queue: str) -> Pause | None:
         """Return who has paused a queue and when, or None."""
         store = self._stores[home_shard(tenant, len(self._stores))]
-        record = store.get(keyspace.item(ItemKind.PAUSE, tenant, queue))
-        item = None if record is None else records.decode_item(record)
-        return item if isinstance(item, Pause) else None
+        return records.item_in(store.get(keyspace.item(ItemKind.PAUSE, tenant, queue)), Pause)
 
     def held_until_ms(self, tenant: str, queue: str) -> int:
         """Return until when a worker holds a queue, Unix milliseconds; 0 if none does."""
         topic = self.policy(tenant, queue).topic
         place = (topic.pinned if topic is not None else "") or queue
         store = self._stores[shard_of_queue(tenant, place, len(self._stores))]
-        record = store.get(keyspace.item(ItemKind.GATE, tenant, queue))
-        item = None if record is None else records.decode_item(record)
-        return item.held_until_ms if isinstance(item, Gate) else 0
+        gate = records.item_in(store.get(keyspace.item(ItemKind.GATE, tenant, queue)), Gate)
+        return gate.held_until_ms if gate is not None else 0
 
     def dead_deliveries(self, tenant: str) -> int:
         """Return the number of dead deliveries, counted up to `DEAD_MAX` a shard."""

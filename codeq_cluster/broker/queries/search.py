@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
@@ -9,8 +11,12 @@ from codeq_cluster.broker.queries.browsing import Browser, Rows
 from codeq_cluster.broker.questions import END, Browse, BrowseDelayed, BrowseIds, BrowseTags
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.items import KIND_OF
 from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.stored_item import StoredItem
 from codeq_cluster.core.task import Task
+
+_I = TypeVar("_I", bound=StoredItem)
 
 # Pages read although a filter leaves them short; then the caller must ask for more. For each page,
 # a shard's leader reads at most a thousand tasks.
@@ -48,6 +54,15 @@ class Search:
             if len(rows) >= asked.count or after == END:
                 break
         return [task for _, task in rows], b"" if after == END else after
+
+
+async def item_of(
+    shards: Shards, shard: int, kind: type[_I], caller: Caller, item_id: str
+) -> _I | None:
+    """Return an item of the caller's tenant as of now, or None."""
+    keys = (keyspace.item(KIND_OF[kind], caller.tenant, item_id),)
+    [record] = (await shards.read(shard, keys, deadline=caller.deadline)).values
+    return records.item_in(record, kind)
 
 
 async def task_of(shards: Shards, caller: Caller, task_id: str) -> Task | None:

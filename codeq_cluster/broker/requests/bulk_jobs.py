@@ -148,9 +148,7 @@ class BulkJobs:
 
         async def read(shard: int) -> BulkJob | None:
             answer = await self._shards.read(shard, (key,), deadline=caller.deadline)
-            [record] = answer.values
-            found = None if record is None else records.decode_item(record)
-            return found if isinstance(found, BulkJob) else None
+            return records.item_in(answer.values[0], BulkJob)
 
         found = await self._each(read)
         parts = [part for part in found if part is not None]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import TypeVar
 
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.requests.leases import HeldLease, renewal
-from codeq_cluster.broker.requests.producer import on_their_shards
+from codeq_cluster.broker.requests.producer import on_its_shard, on_their_shards
 from codeq_cluster.broker.requests.uploads import Uploads, submit_of
 from codeq_cluster.broker.values import NewFile, NewResult, new_request
 from codeq_cluster.core.checkpoint import Report
@@ -28,6 +29,8 @@ from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.errors import CodeqError
+
+_A = TypeVar("_A")
 
 
 class Consumer:
@@ -59,20 +62,16 @@ class Consumer:
             checkpoint=checkpoint,
             log=log,
         )
-        outcome = await self._one(renewal(held, tenant=tenant, worker=worker), timeout_s)
-        assert isinstance(outcome, Extended | Rejected)
-        return outcome
+        return await self._one(renewal(held, tenant=tenant, worker=worker), Extended, timeout_s)
 
     async def abandon(
         self, tenant: str, worker: str, task_id: str, *, token: int, timeout_s: float
     ) -> Returned | Rejected:
         """Return a leased task to its queue at once."""
-        outcome = await self._one(
-            Abandon(request=new_request(), id=task_id, tenant=tenant, worker=worker, token=token),
-            timeout_s,
+        operation = Abandon(
+            request=new_request(), id=task_id, tenant=tenant, worker=worker, token=token
         )
-        assert isinstance(outcome, Returned | Rejected)
-        return outcome
+        return await self._one(operation, Returned, timeout_s)
 
     async def nack(
         self,
@@ -103,15 +102,12 @@ class Consumer:
         )
         shard = shard_of(task_id, self._shards.count)
         asked = nack if holds is None else holds(nack=nack, commands=commands)
-        [outcome] = await self._shards.operate(shard, [asked], deadline=deadline_in(timeout_s))
-        assert isinstance(outcome, Returned | Rejected)
-        return outcome
+        deadline = deadline_in(timeout_s)
+        return await on_its_shard(self._shards, shard, asked, Returned, deadline=deadline)
 
     async def reject(self, asked: Reject, timeout_s: float) -> Returned | Rejected:
         """End a leased task as a dead letter."""
-        outcome = await self._one(asked, timeout_s)
-        assert isinstance(outcome, Returned | Rejected)
-        return outcome
+        return await self._one(asked, Returned, timeout_s)
 
     async def submit(
         self, tenant: str, worker: str, items: Sequence[NewResult], *, timeout_s: float
@@ -189,16 +185,13 @@ class Consumer:
                 reason=reason,
                 dependents=dependents,
             )
-        outcome = await self._one(operation, timeout_s)
-        assert isinstance(outcome, Cancelled | Rejected)
-        return outcome
+        return await self._one(operation, Cancelled, timeout_s)
 
     async def _one(
         self,
         operation: Heartbeat | Report | Abandon | Reject | Cancel | AskCancel,
+        answered: type[_A],
         timeout_s: float,
-    ) -> Outcome:
-        deadline = deadline_in(timeout_s)
-        shard = shard_of(operation.id, self._shards.count)
-        [outcome] = await self._shards.operate(shard, [operation], deadline=deadline)
-        return outcome
+    ) -> _A | Rejected:
+        shard, deadline = shard_of(operation.id, self._shards.count), deadline_in(timeout_s)
+        return await on_its_shard(self._shards, shard, operation, answered, deadline=deadline)

@@ -14,7 +14,7 @@ from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.search import task_of
 from codeq_cluster.broker.questions import ListItems
 from codeq_cluster.broker.requests.pins import Pins
-from codeq_cluster.broker.requests.producer import fingerprint_of
+from codeq_cluster.broker.requests.producer import fingerprint_of, on_its_shard
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core import task_ids
@@ -132,9 +132,9 @@ class Graphs:
                 for task_id, node in zip(ids, nodes, strict=True)
             ),
         )
-        operations = [operation]
-        [outcome] = await self._shards.operate(shard, operations, deadline=caller.deadline)
-        assert isinstance(outcome, GraphStands | Rejected)
+        outcome = await on_its_shard(
+            self._shards, shard, operation, GraphStands, deadline=caller.deadline
+        )
         if isinstance(outcome, GraphStands) and outcome.ids:
             return await self._with_others(caller, outcome)
         return outcome
@@ -177,9 +177,9 @@ class Graphs:
         if isinstance(known, Rejected):
             return known
         node = Node(create, tuple(_need(each, (), known) for each in asked.of))
-        operations = [CreateDependent(node)]
-        [outcome] = await self._shards.operate(shard, operations, deadline=caller.deadline)
-        assert isinstance(outcome, Created | Rejected)
+        outcome = await on_its_shard(
+            self._shards, shard, CreateDependent(node), Created, deadline=caller.deadline
+        )
         if isinstance(outcome, Rejected):
             return outcome
         return replace(outcome, payload=outcome.payload or create.payload)
@@ -212,8 +212,7 @@ class Graphs:
         task = None if values[0] is None else records.decode_task(values[0])
         if task is None or task.tenant != caller.tenant:
             return Neighbour(task_id, None, None), []
-        row = None if values[1] is None else records.decode_item(values[1])
-        row = row if isinstance(row, Dependencies) else None
+        row = records.item_in(values[1], Dependencies)
         near = [each.parent for each in row.of] if row is not None else []
         if task.more is not None and task.more.dependents:
             asked = ListItems(

@@ -9,7 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.queries.search import item_of
 from codeq_cluster.broker.questions import ListItems
+from codeq_cluster.broker.requests.producer import on_its_shard
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.groups import (
@@ -80,11 +82,8 @@ class Groups:
 
     async def get(self, caller: Caller, group_id: str) -> Group | None:
         """Return a group, or None."""
-        keys = (keyspace.item(ItemKind.GROUP, caller.tenant, group_id),)
         shard = group_shard(caller.tenant, group_id, self._shards.count)
-        [record] = (await self._shards.read(shard, keys, deadline=caller.deadline)).values
-        found = None if record is None else records.decode_item(record)
-        return found if isinstance(found, Group) else None
+        return await item_of(self._shards, shard, Group, caller, group_id)
 
     async def results(
         self, caller: Caller, group_id: str, *, after: bytes, count: int
@@ -157,10 +156,9 @@ class Groups:
         self, caller: Caller, group_id: str, operation: Operation
     ) -> GroupStands | Rejected:
         shard = group_shard(caller.tenant, group_id, self._shards.count)
-        operations: Sequence[Operation] = [operation]
-        [outcome] = await self._shards.operate(shard, operations, deadline=caller.deadline)
-        assert isinstance(outcome, GroupStands | Rejected)
-        return outcome
+        return await on_its_shard(
+            self._shards, shard, operation, GroupStands, deadline=caller.deadline
+        )
 
 
 def _chunks(tasks: Sequence[Create]) -> Iterator[tuple[Create, ...]]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Clock, Shards
 from codeq_cluster.broker.requests.pins import Pins
 from codeq_cluster.broker.requests.placement import Placement
@@ -23,6 +24,7 @@ from codeq_cluster.core.sharding import shard_of, with_shard
 from codeq_cluster.core.tags import ChangeTags
 from codeq_cluster.errors import CodeqError, LimitExceeded, OperationTooLarge, TooMany
 
+_A = TypeVar("_A")
 _O = TypeVar("_O", bound=Operation)
 _NO_PINS: Mapping[tuple[str, str], str] = {}
 _FEWER_QUEUES = (
@@ -59,7 +61,7 @@ class Producer:
         try:
             chosen: dict[str, int | None] = {}
             placed = list(map(self._place, repeat(tenant), items, repeat(chosen)))
-            deadline = asyncio.get_running_loop().time() + timeout_s
+            deadline = deadline_in(timeout_s)
             outcomes = await on_their_shards(self._shards, placed, deadline=deadline)
             for outcome in outcomes:
                 if outcome.__class__ is Rejected and outcome.rejection is Rejection.MISPLACED:
@@ -71,12 +73,8 @@ class Producer:
 
     async def change_tags(self, operation: ChangeTags, *, timeout_s: float) -> Tagged | Rejected:
         """Give a task other tags."""
-        shard = shard_of(operation.id, self._count)
-        [outcome] = await on_their_shards(self._shards, [(shard, operation)], timeout_s=timeout_s)
-        if isinstance(outcome, CodeqError):
-            raise outcome
-        assert isinstance(outcome, Tagged | Rejected)
-        return outcome
+        shard, deadline = shard_of(operation.id, self._count), deadline_in(timeout_s)
+        return await on_its_shard(self._shards, shard, operation, Tagged, deadline=deadline)
 
     def _place(
         self,
@@ -171,6 +169,15 @@ def over_budget(rejected: Rejected, operation: str) -> LimitExceeded:
     )
 
 
+async def on_its_shard(
+    shards: Shards, shard: int, operation: Operation, answered: type[_A], *, deadline: float
+) -> _A | Rejected:
+    """Run one operation; return its outcome, which is of this type, or the rejection."""
+    [outcome] = await shards.operate(shard, [operation], deadline=deadline)
+    assert isinstance(outcome, answered | Rejected)
+    return outcome
+
+
 def on_their_shards(
     shards: Shards,
     placed: Sequence[tuple[int, _O]],
@@ -187,7 +194,7 @@ def on_their_shards(
         deadline: The loop's time, in its place.
     """
     if deadline is None:
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = deadline_in(timeout_s)
     if len(placed) == 1:
         return _alone(shards, *placed[0], deadline=deadline)
     return _together(shards, placed, deadline=deadline)

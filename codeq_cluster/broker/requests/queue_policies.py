@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.queries.search import item_of
 from codeq_cluster.broker.questions import END, ListItems, Settle
 from codeq_cluster.broker.requests.producer import new_id, on_their_shards
 from codeq_cluster.broker.values import Caller, new_request
@@ -20,7 +21,7 @@ from codeq_cluster.core.items import (
     PAUSES_MAX,
     TOPICS_MAX,
     WEBHOOK_KEY_ID,
-    Item,
+    Pause,
     Subscription,
     Topic,
     WebhookKey,
@@ -69,9 +70,11 @@ from codeq_cluster.core.outcomes import (
     TopicStands,
 )
 from codeq_cluster.core.sharding import home_shard, shard_of_lane, shard_of_queue
-from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.stored_item import ItemKind, StoredItem
 from codeq_cluster.core.task import Counters
 from codeq_cluster.errors import CodeqError, OutcomeUnknown, TooMany
+
+_I = TypeVar("_I", bound=StoredItem)
 
 _PAGE = 1000  # Pauses, or topics, in one page.
 _RULE_S_MAX = 2.0  # Until a shard has a new rule; after that its relay brings it.
@@ -171,8 +174,8 @@ class QueuePolicies:
 
     async def limit(self, caller: Caller, name: str) -> LimitState | None:
         """Return a limit and what its queues do now, or None."""
-        item = await self._item(caller, ItemKind.LIMIT, name.lower())
-        if not isinstance(item, Limit):
+        item = await self._item(caller, Limit, name.lower())
+        if item is None:
             return None
         topics = self._listed(caller, ItemKind.TOPIC)
         queues = [topic.id async for topic in topics if topic.limit == item.id]
@@ -186,13 +189,11 @@ class QueuePolicies:
         )
         rows = [snapshot.values for snapshot in await asyncio.gather(*read)]
         counted = (row for values in rows for row in values[1:] if row is not None)
-        record = rows[home][0]
-        gate = None if record is None else records.decode_item(record)
         return LimitState(
             limit=item,
             queues=tuple(sorted(queues)),
             running=sum(records.decode_counters(row).leased for row in counted),
-            gate=gate if isinstance(gate, Gate) else None,
+            gate=records.item_in(rows[home][0], Gate),
         )
 
     async def _listed(self, caller: Caller, kind: ItemKind) -> AsyncIterator[Any]:
@@ -226,9 +227,8 @@ class QueuePolicies:
                 return True  # A shard that does not answer may have an older rule.
             if isinstance(found, BaseException):
                 raise found
-            [record] = found.values
-            flow = None if record is None else records.decode_item(record)
-            if not isinstance(flow, Flow) or flow.seq < topic.rule_seq or flow.expires_ms:
+            flow = records.item_in(found.values[0], Flow)
+            if flow is None or flow.seq < topic.rule_seq or flow.expires_ms:
                 return True
         return False
 
@@ -255,11 +255,9 @@ class QueuePolicies:
     async def key(self, caller: Caller, queue: str, key: str) -> Lane:
         """Return a key of a queue; one without tasks and rule is empty."""
         tenant, name = caller.tenant, lane_id(queue, lane_name(key))
-        rows = (keyspace.item(ItemKind.LANE, tenant, name),)
         shard = await self._key_shard(caller, queue, key)
-        [record] = (await self._shards.read(shard, rows, deadline=caller.deadline)).values
-        found = None if record is None else records.decode_item(record)
-        return found if isinstance(found, Lane) else Lane(tenant=tenant, id=name, key=key)
+        found = await item_of(self._shards, shard, Lane, caller, name)
+        return found or Lane(tenant=tenant, id=name, key=key)
 
     async def set_key(self, caller: Caller, queue: str, key: str, own: OwnRule | None) -> None:
         """Give a key a rule of its own, another one, or none; may raise TooMany."""
@@ -278,8 +276,7 @@ class QueuePolicies:
 
     async def topic(self, caller: Caller, name: str) -> Topic | None:
         """Return a topic, or None."""
-        item = await self._item(caller, ItemKind.TOPIC, name.lower())
-        return item if isinstance(item, Topic) else None
+        return await self._item(caller, Topic, name.lower())
 
     async def delete_topic(self, caller: Caller, name: str) -> None:
         """Delete a topic; one that does not exist counts as deleted."""
@@ -312,7 +309,7 @@ class QueuePolicies:
 
     async def is_paused(self, caller: Caller, queue: str) -> bool:
         """Return whether a queue is paused."""
-        return await self._item(caller, ItemKind.PAUSE, queue.lower()) is not None
+        return await self._item(caller, Pause, queue.lower()) is not None
 
     async def subscribe(self, caller: Caller, asked: Subscribe) -> Subscription | Rejected:
         """Add a subscription under a new id and return it, or the rejection."""
@@ -332,8 +329,8 @@ class QueuePolicies:
 
     async def webhook_key(self, caller: Caller) -> WebhookKey:
         """Return the version of the key that signs the tenant's callbacks."""
-        item = await self._item(caller, ItemKind.WEBHOOK_KEY, WEBHOOK_KEY_ID)
-        return item if isinstance(item, WebhookKey) else WebhookKey(tenant=caller.tenant)
+        found = await self._item(caller, WebhookKey, WEBHOOK_KEY_ID)
+        return found or WebhookKey(tenant=caller.tenant)
 
     async def rotate_webhook_key(self, caller: Caller, *, overlap_ms: int) -> None:
         """Begin the key's next version; other nodes sign with it once they have applied this."""
@@ -357,8 +354,8 @@ class QueuePolicies:
     async def _key_shard(self, caller: Caller, queue: str, key: str) -> int:
         """Return the shard of a key's new tasks."""
         # A pin outlives its topic, so that one does not say.
-        flow = await self._item(caller, ItemKind.FLOW, queue)
-        if isinstance(flow, Flow) and flow.pinned:
+        flow = await self._item(caller, Flow, queue)
+        if flow is not None and flow.pinned:
             return shard_of_queue(caller.tenant, flow.pinned, self._shards.count)
         return shard_of_lane(caller.tenant, queue, key, self._shards.count)
 
@@ -397,11 +394,8 @@ class QueuePolicies:
         [outcome] = await self._shards.operate(home, [operation], deadline=caller.deadline)
         return outcome
 
-    async def _item(self, caller: Caller, kind: ItemKind, item_id: str) -> Item | None:
-        keys = (keyspace.item(kind, caller.tenant, item_id),)
-        home = self._home(caller.tenant)
-        [record] = (await self._shards.read(home, keys, deadline=caller.deadline)).values
-        return None if record is None else records.decode_item(record)
+    async def _item(self, caller: Caller, kind: type[_I], item_id: str) -> _I | None:
+        return await item_of(self._shards, self._home(caller.tenant), kind, caller, item_id)
 
     def _home(self, tenant: str) -> int:
         return home_shard(tenant, self._shards.count)

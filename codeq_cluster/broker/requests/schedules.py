@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeVar
 
 from msgspec import Struct
 
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.browsing import Browser
+from codeq_cluster.broker.queries.search import item_of
 from codeq_cluster.broker.questions import END, ListItems
+from codeq_cluster.broker.requests.producer import on_its_shard
 from codeq_cluster.broker.values import Caller, new_request
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.operations import Operation
-from codeq_cluster.core.outcomes import Changed, How, Outcome, Rejected, ScheduleStands, Triggered
+from codeq_cluster.core.outcomes import Changed, How, Rejected, ScheduleStands, Triggered
 from codeq_cluster.core.schedules import (
     Backfill,
     BackfillSchedule,
@@ -24,6 +25,7 @@ from codeq_cluster.core.schedules import (
     PutSchedule,
     ResumeSchedule,
     Schedule,
+    ScheduleOperation,
     TriggerSchedule,
     schedule_shard,
 )
@@ -34,7 +36,7 @@ _PAGE = 500
 SET_MAX = 1000  # Schedules of one owner that are put together.
 _ONE_BY_ONE = "put and delete them one by one, or give some another owner"
 
-_O = TypeVar("_O")
+_A = TypeVar("_A")
 
 
 class Timed(Struct, frozen=True, kw_only=True):
@@ -59,11 +61,8 @@ class Schedules:
 
     async def get(self, caller: Caller, schedule_id: str) -> Schedule | None:
         """Return a schedule, or None."""
-        keys = (keyspace.item(ItemKind.SCHEDULE, caller.tenant, schedule_id),)
         shard = self._shard(caller, schedule_id)
-        [record] = (await self._shards.read(shard, keys, deadline=caller.deadline)).values
-        found = None if record is None else records.decode_item(record)
-        return found if isinstance(found, Schedule) else None
+        return await item_of(self._shards, shard, Schedule, caller, schedule_id)
 
     async def named(self, caller: Caller, ids: Iterable[str]) -> list[Schedule]:
         """Return those of these schedules that exist."""
@@ -74,8 +73,8 @@ class Schedules:
         found: list[Schedule] = []
         for shard, keys in by_shard.items():
             rows = await self._shards.read(shard, keys, deadline=caller.deadline)
-            items = (records.decode_item(each) for each in rows.values if each is not None)
-            found += [each for each in items if isinstance(each, Schedule)]
+            items = (records.item_in(each, Schedule) for each in rows.values)
+            found += [each for each in items if each is not None]
         return found
 
     async def all_of(self, caller: Caller, owner: str) -> list[Schedule]:
@@ -123,7 +122,7 @@ class Schedules:
             revision=revision,
             own=own,
         )
-        return _either(await self._operate(caller, schedule_id, operation), ScheduleStands)
+        return await self._operate(caller, operation, ScheduleStands)
 
     async def delete(
         self, caller: Caller, schedule_id: str, *, revision: int = 0
@@ -136,14 +135,14 @@ class Schedules:
             by=caller.by,
             revision=revision,
         )
-        return _either(await self._operate(caller, schedule_id, operation), Changed)
+        return await self._operate(caller, operation, Changed)
 
     async def pause(self, caller: Caller, schedule_id: str) -> ScheduleStands | Rejected:
         """Let it fire no more."""
         operation = PauseSchedule(
             request=new_request(), tenant=caller.tenant, id=schedule_id, by=caller.by
         )
-        return _either(await self._operate(caller, schedule_id, operation), ScheduleStands)
+        return await self._operate(caller, operation, ScheduleStands)
 
     async def resume(
         self, caller: Caller, schedule_id: str, timed: Timed, *, catch_up: bool, version: int
@@ -160,7 +159,7 @@ class Schedules:
             zone_rules=timed.zone_rules,
             version=version,
         )
-        return _either(await self._operate(caller, schedule_id, operation), ScheduleStands)
+        return await self._operate(caller, operation, ScheduleStands)
 
     async def trigger(
         self, caller: Caller, schedule_id: str, *, name: str, at_ms: int, overlap: Overlap | None
@@ -176,10 +175,10 @@ class Schedules:
             overlap=overlap,
         )
         while True:
-            outcome = await self._operate(caller, schedule_id, operation)
+            outcome = await self._operate(caller, operation, Triggered)
             # Each time it has cancelled some of the open runs, of which there is a bound.
             if not (isinstance(outcome, Triggered) and outcome.how is How.LATER):
-                return _either(outcome, Triggered)
+                return outcome
 
     async def backfill(
         self, caller: Caller, schedule_id: str, backfill: Backfill
@@ -192,19 +191,13 @@ class Schedules:
             by=caller.by,
             backfill=backfill,
         )
-        return _either(await self._operate(caller, schedule_id, operation), ScheduleStands)
+        return await self._operate(caller, operation, ScheduleStands)
 
-    async def _operate(self, caller: Caller, schedule_id: str, operation: Operation) -> Outcome:
-        operations: Sequence[Operation] = [operation]
-        [outcome] = await self._shards.operate(
-            self._shard(caller, schedule_id), operations, deadline=caller.deadline
-        )
-        return outcome
+    async def _operate(
+        self, caller: Caller, operation: ScheduleOperation, answered: type[_A]
+    ) -> _A | Rejected:
+        shard, deadline = self._shard(caller, operation.id), caller.deadline
+        return await on_its_shard(self._shards, shard, operation, answered, deadline=deadline)
 
     def _shard(self, caller: Caller, schedule_id: str) -> int:
         return schedule_shard(caller.tenant, schedule_id, self._shards.count)
-
-
-def _either(outcome: Outcome, of: type[_O]) -> _O | Rejected:
-    assert isinstance(outcome, of | Rejected)
-    return outcome

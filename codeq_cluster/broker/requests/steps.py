@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.search import task_of
 from codeq_cluster.broker.questions import END, ListItems
+from codeq_cluster.broker.requests.producer import on_its_shard
 from codeq_cluster.broker.values import Caller, new_request
 from codeq_cluster.core.durable import (
     SIGNALS_MAX,
@@ -25,6 +27,8 @@ from codeq_cluster.core.items import Item
 from codeq_cluster.core.outcomes import Rejected, Signalled, StepStands
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind
+
+_A = TypeVar("_A")
 
 _ROWS_MAX = max(STEPS_MAX, SIGNALS_MAX)
 
@@ -64,15 +68,11 @@ class Steps:
             extend_ms=extend_ms,
             token=token,
         )
-        outcome = await self._operate(caller, operation)
-        assert isinstance(outcome, StepStands | Rejected)
-        return outcome
+        return await self._operate(caller, operation, StepStands)
 
     async def park(self, caller: Caller, operation: Park) -> StepStands | Rejected:
         """Let a leased task wait without a worker, unless the wait is over already."""
-        outcome = await self._operate(caller, operation)
-        assert isinstance(outcome, StepStands | Rejected)
-        return outcome
+        return await self._operate(caller, operation, StepStands)
 
     async def signal(
         self, caller: Caller, task_id: str, *, name: str, payload: str, key: str
@@ -86,9 +86,7 @@ class Steps:
             payload=payload,
             key=key,
         )
-        outcome = await self._operate(caller, operation)
-        assert isinstance(outcome, Signalled | Rejected)
-        return outcome
+        return await self._operate(caller, operation, Signalled)
 
     async def of(self, caller: Caller, task_id: str) -> Recorded | None:
         """Return what stands beside a task, or None for no task of the caller's tenant."""
@@ -119,9 +117,7 @@ class Steps:
             asked = replace(asked, after=page.edge)
 
     async def _operate(
-        self, caller: Caller, operation: DurableOperation
-    ) -> StepStands | Signalled | Rejected:
-        shard = shard_of(operation.id, self._shards.count)
-        [outcome] = await self._shards.operate(shard, (operation,), deadline=caller.deadline)
-        assert isinstance(outcome, StepStands | Signalled | Rejected)
-        return outcome
+        self, caller: Caller, operation: DurableOperation, answered: type[_A]
+    ) -> _A | Rejected:
+        shard, deadline = shard_of(operation.id, self._shards.count), caller.deadline
+        return await on_its_shard(self._shards, shard, operation, answered, deadline=deadline)
