@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from typing import TypedDict
 
 from msgspec import Struct
 
@@ -25,6 +26,14 @@ def count_error(counts: Counter[str], error: str, number: int = 1) -> None:
     counts[error if known else OTHER_ERROR] += number
 
 
+class Signed(TypedDict):
+    """The fields of an operation that its audit record names."""
+
+    request: str
+    tenant: str
+    by: str
+
+
 class Caller(Struct, frozen=True):
     """Who asks an admin's question, or for an admin's change.
 
@@ -37,6 +46,10 @@ class Caller(Struct, frozen=True):
     tenant: str
     by: str
     deadline: float
+
+    def signed(self) -> Signed:
+        """Return what a change says of its request, with a new id."""
+        return {"request": new_request(), "tenant": self.tenant, "by": self.by}
 
 
 class NewFile(Struct, frozen=True, kw_only=True):

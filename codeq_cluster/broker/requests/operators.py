@@ -13,7 +13,7 @@ from codeq_cluster.broker.queries.browsing import Browser, Rows
 from codeq_cluster.broker.questions import END, Browse, BrowseTags, Explain, ListItems, ListKeys
 from codeq_cluster.broker.requests.bulk import PAGE, act, carry_out, half_way, parts_of, rows_of
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX
-from codeq_cluster.broker.values import Caller, FoundTask, new_request
+from codeq_cluster.broker.values import Caller, FoundTask
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.explaining import Explanation
@@ -95,7 +95,7 @@ class Operators:
         Dead letters are never deleted: they have a command of their own. If `retained_until_ms` is
         above 0, tasks retained beyond that instant stay too.
         """
-        tenant, by, deadline = caller.tenant, caller.by, caller.deadline
+        tenant, deadline = caller.tenant, caller.deadline
         deleted = 0
         after = b""
         while deleted < limit and after != END:
@@ -116,7 +116,7 @@ class Operators:
                         for _, task in rows
                         if not retained_until_ms or task.retain_until_ms <= retained_until_ms
                     ],
-                    lambda ids: Delete(request=new_request(), tenant=tenant, ids=ids, by=by),
+                    lambda ids: Delete(**caller.signed(), ids=ids),
                     deadline=deadline,
                 )
         return deleted
@@ -132,7 +132,7 @@ class Operators:
             return await act(
                 self._shards,
                 part,
-                lambda ids: Replay(request=new_request(), tenant=tenant, ids=ids, by=caller.by),
+                lambda ids: Replay(**caller.signed(), ids=ids),
                 deadline=caller.deadline,
             )
 
@@ -153,7 +153,7 @@ class Operators:
 
         async def change(part: Sequence[str]) -> int:
             placed = [
-                (shard, Retry(request=new_request(), tenant=tenant, ids=ids, by=caller.by))
+                (shard, Retry(**caller.signed(), ids=ids))
                 for shard in range(self._shards.count)
                 for ids in parts_of(part)
             ]

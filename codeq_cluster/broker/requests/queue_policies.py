@@ -147,14 +147,7 @@ class QueuePolicies:
 
     async def put_limit(self, caller: Caller, name: str, rule: PerQueue) -> LimitStands:
         """Create or change a limit, and tell every shard of it; may raise TooMany."""
-        operation = PutLimit(
-            request=new_request(),
-            tenant=caller.tenant,
-            name=name,
-            by=caller.by,
-            rule=rule,
-            shards=self._shards.count,
-        )
+        operation = PutLimit(**caller.signed(), name=name, rule=rule, shards=self._shards.count)
         outcome = await self._change_and_settle(caller, operation)
         assert isinstance(outcome, LimitStands)
         await self._tell(lambda shard: rule_of(outcome.limit, shard))
@@ -162,13 +155,7 @@ class QueuePolicies:
 
     async def delete_limit(self, caller: Caller, name: str) -> Rejected | None:
         """Delete a limit, or return why not; one that does not exist counts as deleted."""
-        operation = DeleteLimit(
-            request=new_request(),
-            tenant=caller.tenant,
-            name=name,
-            by=caller.by,
-            shards=self._shards.count,
-        )
+        operation = DeleteLimit(**caller.signed(), name=name, shards=self._shards.count)
         outcome = await self._change_and_settle(caller, operation)
         return outcome if isinstance(outcome, Rejected) else None
 
@@ -261,14 +248,7 @@ class QueuePolicies:
 
     async def set_key(self, caller: Caller, queue: str, key: str, own: OwnRule | None) -> None:
         """Give a key a rule of its own, another one, or none; may raise TooMany."""
-        operation = SetKey(
-            request=new_request(),
-            tenant=caller.tenant,
-            queue=queue,
-            key=key,
-            own=own,
-            by=caller.by,
-        )
+        operation = SetKey(**caller.signed(), queue=queue, key=key, own=own)
         shard = await self._key_shard(caller, queue, key)
         [outcome] = await self._shards.operate(shard, [operation], deadline=caller.deadline)
         if isinstance(outcome, Rejected):
@@ -280,27 +260,17 @@ class QueuePolicies:
 
     async def delete_topic(self, caller: Caller, name: str) -> None:
         """Delete a topic; one that does not exist counts as deleted."""
-        operation = DeleteTopic(
-            request=new_request(),
-            tenant=caller.tenant,
-            name=name,
-            by=caller.by,
-            shards=self._shards.count,
-        )
+        operation = DeleteTopic(**caller.signed(), name=name, shards=self._shards.count)
         await self._change_and_settle(caller, operation)
 
     async def pause(self, caller: Caller, queue: str) -> bool:
         """Pause a queue; return whether this changed anything."""
-        operation = PauseQueue(
-            request=new_request(), tenant=caller.tenant, queue=queue, by=caller.by
-        )
+        operation = PauseQueue(**caller.signed(), queue=queue)
         return _changed(await self._change_and_settle(caller, operation))
 
     async def resume(self, caller: Caller, queue: str) -> bool:
         """Resume a queue; return whether this changed anything."""
-        operation = ResumeQueue(
-            request=new_request(), tenant=caller.tenant, queue=queue, by=caller.by
-        )
+        operation = ResumeQueue(**caller.signed(), queue=queue)
         return _changed(await self._change_and_settle(caller, operation))
 
     async def paused(self, caller: Caller) -> frozenset[str]:
@@ -334,21 +304,12 @@ class QueuePolicies:
 
     async def rotate_webhook_key(self, caller: Caller, *, overlap_ms: int) -> None:
         """Begin the key's next version; other nodes sign with it once they have applied this."""
-        operation = RotateWebhookKey(
-            request=new_request(), tenant=caller.tenant, overlap_ms=overlap_ms, by=caller.by
-        )
+        operation = RotateWebhookKey(**caller.signed(), overlap_ms=overlap_ms)
         await self._operate(caller, operation)
 
     async def record(self, caller: Caller, *, action: str, target: str, detail: str) -> None:
         """Write an audit record for an operator's action that no other log entry records."""
-        operation = Record(
-            request=new_request(),
-            tenant=caller.tenant,
-            by=caller.by,
-            action=action,
-            target=target,
-            detail=detail,
-        )
+        operation = Record(**caller.signed(), action=action, target=target, detail=detail)
         await self._operate(caller, operation)
 
     async def _key_shard(self, caller: Caller, queue: str, key: str) -> int:

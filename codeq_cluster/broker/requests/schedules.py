@@ -12,7 +12,7 @@ from codeq_cluster.broker.queries.browsing import Browser
 from codeq_cluster.broker.queries.search import item_of
 from codeq_cluster.broker.questions import END, ListItems
 from codeq_cluster.broker.requests.producer import on_its_shard
-from codeq_cluster.broker.values import Caller, new_request
+from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.outcomes import Changed, How, Rejected, ScheduleStands, Triggered
 from codeq_cluster.core.schedules import (
@@ -111,10 +111,8 @@ class Schedules:
     ) -> ScheduleStands | Rejected:
         """Create or change a schedule; see `PutSchedule`."""
         operation = PutSchedule(
-            request=new_request(),
-            tenant=caller.tenant,
+            **caller.signed(),
             id=schedule_id,
-            by=caller.by,
             plan=plan,
             at_ms=timed.at_ms,
             next_ms=timed.next_ms,
@@ -128,20 +126,12 @@ class Schedules:
         self, caller: Caller, schedule_id: str, *, revision: int = 0
     ) -> Changed | Rejected:
         """Delete a schedule; one that does not exist counts as deleted."""
-        operation = DeleteSchedule(
-            request=new_request(),
-            tenant=caller.tenant,
-            id=schedule_id,
-            by=caller.by,
-            revision=revision,
-        )
+        operation = DeleteSchedule(**caller.signed(), id=schedule_id, revision=revision)
         return await self._operate(caller, operation, Changed)
 
     async def pause(self, caller: Caller, schedule_id: str) -> ScheduleStands | Rejected:
         """Let it fire no more."""
-        operation = PauseSchedule(
-            request=new_request(), tenant=caller.tenant, id=schedule_id, by=caller.by
-        )
+        operation = PauseSchedule(**caller.signed(), id=schedule_id)
         return await self._operate(caller, operation, ScheduleStands)
 
     async def resume(
@@ -149,10 +139,8 @@ class Schedules:
     ) -> ScheduleStands | Rejected:
         """Let it fire again; see `ResumeSchedule`."""
         operation = ResumeSchedule(
-            request=new_request(),
-            tenant=caller.tenant,
+            **caller.signed(),
             id=schedule_id,
-            by=caller.by,
             catch_up=catch_up,
             at_ms=timed.at_ms,
             next_ms=timed.next_ms,
@@ -166,13 +154,7 @@ class Schedules:
     ) -> Triggered | Rejected:
         """Make a run now; see `TriggerSchedule`."""
         operation = TriggerSchedule(
-            request=new_request(),
-            tenant=caller.tenant,
-            id=schedule_id,
-            by=caller.by,
-            name=name,
-            at_ms=at_ms,
-            overlap=overlap,
+            **caller.signed(), id=schedule_id, name=name, at_ms=at_ms, overlap=overlap
         )
         while True:
             outcome = await self._operate(caller, operation, Triggered)
@@ -184,13 +166,7 @@ class Schedules:
         self, caller: Caller, schedule_id: str, backfill: Backfill
     ) -> ScheduleStands | Rejected:
         """Begin a walk over past instants."""
-        operation = BackfillSchedule(
-            request=new_request(),
-            tenant=caller.tenant,
-            id=schedule_id,
-            by=caller.by,
-            backfill=backfill,
-        )
+        operation = BackfillSchedule(**caller.signed(), id=schedule_id, backfill=backfill)
         return await self._operate(caller, operation, ScheduleStands)
 
     async def _operate(

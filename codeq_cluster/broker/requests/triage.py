@@ -166,9 +166,7 @@ class Triage:
         """Delete dead letters permanently; a dry run only counts them."""
 
         def operation(ids: tuple[str, ...]) -> Operation:
-            return Delete(
-                request=new_request(), tenant=caller.tenant, ids=ids, by=caller.by, dead_only=True
-            )
+            return Delete(**caller.signed(), ids=ids, dead_only=True)
 
         change = None if dry_run else self._changing(caller, operation, [])
         return await self._each(caller, wanted, change)
@@ -177,9 +175,7 @@ class Triage:
         """Undo a requeue for the tasks that no worker has claimed since; return their number."""
 
         def operation(part: tuple[str, ...]) -> Operation:
-            return UndoRequeue(
-                request=new_request(), tenant=caller.tenant, ids=part, by=caller.by, requeue=action
-            )
+            return UndoRequeue(**caller.signed(), ids=part, requeue=action)
 
         return await act(self._shards, ids, operation, deadline=caller.deadline)
 
@@ -190,10 +186,10 @@ class Triage:
 
         A dry run only counts them.
         """
-        tenant, by, deadline = caller.tenant, caller.by, caller.deadline
+        tenant, deadline = caller.tenant, caller.deadline
 
         def operation(ids: tuple[str, ...]) -> Operation:
-            return Purge(request=new_request(), tenant=tenant, queue=queue, ids=ids, by=by)
+            return Purge(**caller.signed(), queue=queue, ids=ids)
 
         meant: list[str] = []
         changed = 0
@@ -290,12 +286,7 @@ class Triage:
             revised = None if payload is None else revising(payload.decode())
             if revised is not None:
                 operation = Revise(
-                    request=new_request(),
-                    tenant=caller.tenant,
-                    id=task.id,
-                    by=caller.by,
-                    payload=revised,
-                    endings=task.endings,
+                    **caller.signed(), id=task.id, payload=revised, endings=task.endings
                 )
                 placed.append((shard_of(task.id, self._shards.count), operation))
         return placed
