@@ -278,7 +278,16 @@ def jitter_ms(schedule: Schedule, at_ms: int) -> int:
     return int.from_bytes(digest) % span_ms
 
 
-class PutSchedule(Struct, frozen=True, array_like=True, tag="put_schedule", kw_only=True):
+class _Asked(Struct, frozen=True, array_like=True, kw_only=True):
+    """What everybody says who changes a schedule."""
+
+    request: str
+    tenant: str
+    id: str
+    by: str
+
+
+class PutSchedule(_Asked, frozen=True, array_like=True, tag="put_schedule", kw_only=True):
     """Create or change a schedule.
 
     Attributes:
@@ -289,10 +298,6 @@ class PutSchedule(Struct, frozen=True, array_like=True, tag="put_schedule", kw_o
         own: Another owner's schedule is refused.
     """
 
-    request: str
-    tenant: str
-    id: str
-    by: str
     plan: Plan
     at_ms: int
     next_ms: int
@@ -301,26 +306,17 @@ class PutSchedule(Struct, frozen=True, array_like=True, tag="put_schedule", kw_o
     own: bool = False
 
 
-class DeleteSchedule(Struct, frozen=True, array_like=True, tag="delete_schedule", kw_only=True):
+class DeleteSchedule(_Asked, frozen=True, array_like=True, tag="delete_schedule", kw_only=True):
     """Delete a schedule; its runs go on. Fields as in `PutSchedule`."""
 
-    request: str
-    tenant: str
-    id: str
-    by: str
     revision: int = 0
 
 
-class PauseSchedule(Struct, frozen=True, array_like=True, tag="pause_schedule", kw_only=True):
+class PauseSchedule(_Asked, frozen=True, array_like=True, tag="pause_schedule", kw_only=True):
     """Let a schedule fire no more."""
 
-    request: str
-    tenant: str
-    id: str
-    by: str
 
-
-class ResumeSchedule(Struct, frozen=True, array_like=True, tag="resume_schedule", kw_only=True):
+class ResumeSchedule(_Asked, frozen=True, array_like=True, tag="resume_schedule", kw_only=True):
     """Let a schedule fire again.
 
     Attributes:
@@ -329,10 +325,6 @@ class ResumeSchedule(Struct, frozen=True, array_like=True, tag="resume_schedule"
         version: Of the schedule whose calendar was asked; 0 for any.
     """
 
-    request: str
-    tenant: str
-    id: str
-    by: str
     catch_up: bool
     at_ms: int
     next_ms: int
@@ -340,7 +332,7 @@ class ResumeSchedule(Struct, frozen=True, array_like=True, tag="resume_schedule"
     version: int = 0
 
 
-class TriggerSchedule(Struct, frozen=True, array_like=True, tag="trigger_schedule", kw_only=True):
+class TriggerSchedule(_Asked, frozen=True, array_like=True, tag="trigger_schedule", kw_only=True):
     """Make a run now, whatever the calendar says; a second one of the same name is a retry.
 
     Attributes:
@@ -349,22 +341,14 @@ class TriggerSchedule(Struct, frozen=True, array_like=True, tag="trigger_schedul
         overlap: Instead of the schedule's own; None for that.
     """
 
-    request: str
-    tenant: str
-    id: str
-    by: str
     name: str
     at_ms: int
     overlap: Overlap | None = None
 
 
-class BackfillSchedule(Struct, frozen=True, array_like=True, tag="backfill_schedule", kw_only=True):
+class BackfillSchedule(_Asked, frozen=True, array_like=True, tag="backfill_schedule", kw_only=True):
     """Begin a walk over past instants; one of the same name is a retry."""
 
-    request: str
-    tenant: str
-    id: str
-    by: str
     backfill: Backfill
 
 
