@@ -6,9 +6,21 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from codeq_cluster.codec.key_parts import QUEUES_CACHED, tenant_name
-from codeq_cluster.codec.keyspace import CODE, FAMILIES, QUEUE_CODE, Family
+from codeq_cluster.codec.keyspace import CODE, FAMILIES, ITEM_PREFIX, QUEUE_CODE, Family
+from codeq_cluster.core.items import KIND_OF
+from codeq_cluster.core.stored_item import ItemKind
 
 _PENDING = b"/pending/"
+_ITEM_CODE = b"it"
+_KIND_AT = ITEM_PREFIX.count(b"/")
+# The kinds of items that nodes keep in memory. Nobody follows the others, of which one entry may
+# have thousands: edges of graphs, members of groups, lines of logs.
+_KEPT = frozenset(
+    kind.value.encode()
+    for each, kind in KIND_OF.items()
+    if each.is_known_everywhere
+    or kind in (ItemKind.ASIDE, ItemKind.FLOW, ItemKind.GATE, ItemKind.BULK)
+)
 # Nobody follows the other rows of a task than its result and its counters.
 _FOLLOWED = {code: FAMILIES[code][1] for code in (b"re", b"st", b"it", b"ou", b"sc", b"fo")}
 # Families whose rows hold an instant or an order, or keep one aside; see `scheduled`.
@@ -22,8 +34,9 @@ def followed_in(
     found: dict[bytes, bytes | None] = {}
     families: set[Family] = set()
     for key in rows:
-        family = _FOLLOWED.get(key[CODE])
-        if family is not None:
+        code = key[CODE]
+        family = _FOLLOWED.get(code)
+        if family is not None and (code != _ITEM_CODE or _is_kept(key)):
             found[key] = rows[key]
             families.add(family)
     return found, families
@@ -32,7 +45,8 @@ def followed_in(
 def scheduled(rows: Mapping[bytes, bytes | None]) -> list[tuple[Family | tuple[str, str], bytes]]:
     """Return what rows schedule, each with its key; quicker than a `family` for every row.
 
-    LEASE, TTL, EXPIRY, STATS or ITEM; for a READY task's place (queue, tenant).
+    LEASE, TTL, EXPIRY, STATS or an ITEM that is kept in memory; for a READY task's place (queue,
+    tenant).
     """
     found: list[tuple[Family | tuple[str, str], bytes]] = []
     for key in rows:
@@ -44,9 +58,16 @@ def scheduled(rows: Mapping[bytes, bytes | None]) -> list[tuple[Family | tuple[s
                 found.append((place, key))
             continue
         known = _SCHEDULED.get(code)
-        if known is not None and key.startswith(known[0]):
+        if known is None or not key.startswith(known[0]):
+            continue
+        if code != _ITEM_CODE or _is_kept(key):
             found.append((known[1], key))
     return found
+
+
+def _is_kept(key: bytes) -> bool:
+    """Return whether nodes keep items of this kind in memory."""
+    return key.split(b"/", _KIND_AT + 1)[_KIND_AT] in _KEPT
 
 
 @lru_cache(QUEUES_CACHED)

@@ -189,18 +189,19 @@ def _with_last_states(outcome: Outcome, changes: tuple[Change, ...]) -> Decision
     """Return a decision whose outcome shows its new tasks as its changes leave them."""
     if isinstance(outcome, Created) and not outcome.replay:
         # It may have to wait for its key.
-        outcome = replace(outcome, task=_last_state(outcome.task, changes))
+        outcome = replace(outcome, task=_last_states((outcome.task,), changes)[0])
     elif isinstance(outcome, GroupStands | GraphStands):
-        tasks = tuple(_last_state(task, changes) for task in outcome.tasks)
-        outcome = replace(outcome, tasks=tasks)
+        outcome = replace(outcome, tasks=_last_states(outcome.tasks, changes))
     return Decision(outcome, changes)
 
 
-def _last_state(task: Task, changes: Sequence[Change]) -> Task:
+def _last_states(tasks: Sequence[Task], changes: Iterable[Change]) -> tuple[Task, ...]:
+    """Return tasks as changes leave them, in one pass: a graph has hundreds of both."""
+    last = {task.id: task for task in tasks}
     for change in changes:
-        if isinstance(change.after, Task) and change.after.id == task.id:
-            task = change.after
-    return task
+        if isinstance(change.after, Task) and change.after.id in last:
+            last[change.after.id] = change.after
+    return tuple(last[task.id] for task in tasks)
 
 
 def _heartbeat(view: View, operation: Heartbeat | Report, rules: LifetimeRules) -> Decision:

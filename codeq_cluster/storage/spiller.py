@@ -19,8 +19,9 @@ log = logging.getLogger(__name__)
 SPILL_S = 1.0
 # Shards take turns, a quarter of them at a time, so that the loop is not held up by all at once.
 _TURNS = 4
-# A spill comes earlier at this size: a batch that the database takes in some milliseconds.
-SPILL_BYTES = 4 * 2**20
+# A spill comes earlier at this size: a batch that the database takes in some milliseconds,
+# whatever the rows: an edge of a graph counts 200 bytes, and takes 2 us.
+SPILL_BYTES = 2**20
 # Bound on a shard's rows in memory while its database takes no writes; beyond it, the shard's log
 # waits, and so do its callers.
 HELD_BYTES = StoreSettings().unspilled_bytes

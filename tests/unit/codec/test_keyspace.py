@@ -307,8 +307,8 @@ def _task(state: State, *, seq: int = 0, due_ms: int = 0, expires_ms: int = 0) -
     )
 
 
-def test_followers_get_results_counters_items_and_jobs() -> None:
-    """No other row of an entry is followed; deletions are."""
+def test_followers_get_results_counters_policies_and_jobs() -> None:
+    """No other row of an entry is followed, such as the edges of a graph; deletions are."""
     task, item = _task(State.READY, seq=1), keyspace.ITEM_PREFIX + b"topic/acme/q"
     rows: dict[bytes, bytes | None] = dict.fromkeys(keyspace.index_keys(task), b"")
     rows |= {
@@ -319,6 +319,10 @@ def test_followers_get_results_counters_items_and_jobs() -> None:
         keyspace.meta("clock"): b"c",
         item: None,
         keyspace.OUTBOX_PREFIX + b"12345678/delivery/acme/d": b"",
+    }
+    rows |= {
+        keyspace.item(kind, "acme", "topic"): b"i"
+        for kind in (ItemKind.EDGE, ItemKind.MEMBER, ItemKind.LOG, ItemKind.STEP, ItemKind.LANE)
     }
 
     assert {

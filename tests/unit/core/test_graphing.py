@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
 from msgspec.structs import replace
 
 from codeq_cluster.core.arrival import Arrival
@@ -49,7 +53,7 @@ from codeq_cluster.core.operations import (
     Submit,
     UndoRequeue,
 )
-from codeq_cluster.core.outcomes import Created, Outcome, Rejected, Rejection
+from codeq_cluster.core.outcomes import Created, GraphStands, Outcome, Rejected, Rejection
 from codeq_cluster.core.relays import Effect, Relay, Relayed, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import shard_of
@@ -326,6 +330,33 @@ def test_a_graph_is_made_whole_or_not_at_all() -> None:
 
     assert Rejected(Rejection.UNKNOWN_DEPENDENCY, gone) == outcome
     assert [PARENT] == list(cluster.views[0].tasks)
+
+
+def test_each_task_of_a_graph_costs_the_same() -> None:
+    """A look at all changes for each task would hold the leader for as long as their square."""
+
+    def calls(ids: Sequence[str]) -> int:
+        nodes = [
+            Node(_task(each), tuple(Need(parent=of, name=of) for of in ids[max(0, n - 5) : n]))
+            for n, each in enumerate(ids)
+        ]
+        graph = CreateGraph(tenant="acme", shard=0, nodes=tuple(nodes))
+        count = 0
+
+        def called(_frame: FrameType, event: str, _of: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(called)
+        try:
+            decided = decide(DictView(), graph, RULES)
+        finally:
+            sys.setprofile(None)
+        assert isinstance(decided.outcome, GraphStands)
+        assert ids == [task.id for task in decided.outcome.tasks]
+        return count
+
+    assert 2.5 * calls(MANY[:100]) > calls(MANY[:200]) > 200
 
 
 def test_a_parent_that_has_ended_lets_a_task_go_at_once() -> None:
