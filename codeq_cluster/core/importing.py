@@ -17,7 +17,7 @@ from codeq_cluster.core.dependencies import arriving as arriving_row
 from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.items import KIND_OF, Governing, Item, Subscription, Topic
 from codeq_cluster.core.lane import KeyRule
-from codeq_cluster.core.limit import Limit, scope_of_limit
+from codeq_cluster.core.limit import SHARERS_MAX, Limit, scope_of_limit
 from codeq_cluster.core.operations import Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.placing import is_apart, once_name, without_keys
@@ -77,6 +77,8 @@ class _Taking:
         self._keys_taken: list[str] = []
         self._keys_apart: list[str] = []
         self._items_refused: list[str] = []
+        self._topics_apart: list[str] = []
+        self._sharing: set[tuple[str, str]] = set()  # Scopes of limits, and queues.
 
     def changes(self) -> tuple[Change, ...]:
         """Return what the import changes."""
@@ -100,6 +102,7 @@ class _Taking:
             items_imported=self._items_imported,
             items_present=self._items_present,
             items_refused=tuple(self._items_refused),
+            topics_apart=tuple(self._topics_apart),
         )
 
     def over(self, task: Task) -> bool:
@@ -169,12 +172,14 @@ class _Taking:
         else:
             most = item.count_max
             full = self._view.count_items(kind, self._tenant, most) + more >= most
-        if isinstance(item, Topic):
-            item = self._placed(item)
-            full = full or self._is_elsewhere(item)
         if full:
             self._items_refused.append(f"{kind.value}/{item.id}")
             return
+        if isinstance(item, Topic):
+            item = self._placed(item)
+            if item.limit and not self._may_share(item):
+                self._topics_apart.append(f"{item.id}@{item.limit}")
+                return
         self._items.add(name)
         self._items_imported += 1
         own = replace(item, tenant=self._tenant)
@@ -191,12 +196,24 @@ class _Taking:
         here = self._view.flow(self._tenant, topic.id)
         return topic if here is None or not here.pinned else replace(topic, pinned=here.pinned)
 
-    def _is_elsewhere(self, topic: Topic) -> bool:
-        """Return whether a topic names a limit of another shard than that of its queue."""
-        shards = self._operation.shards
-        scopes = (topic.pinned, scope_of_limit(topic.limit))
-        places = {shard_of_queue(self._tenant, each, shards) for each in scopes}
-        return bool(topic.limit) and len(places) > 1
+    def _may_share(self, topic: Topic) -> bool:
+        """Return whether a queue may share the limit that its topic names; if so, it does.
+
+        The limit is here, on the shard of the queue, and has room for it. A dry run changes
+        nothing, so the limits of its earlier operations are not here: it leaves that to the import.
+        """
+        limit, scope = topic.limit, scope_of_limit(topic.limit)
+        is_here = (ItemKind.LIMIT, limit) in self._items
+        is_here |= self._view.item(ItemKind.LIMIT, self._tenant, limit) is not None
+        is_here |= self._operation.dry_run and f"limit/{limit}" not in self._items_refused
+        pins = (topic.pinned, scope)
+        places = {shard_of_queue(self._tenant, pin, self._operation.shards) for pin in pins}
+        queues = set(self._view.sharers.get((self._tenant, scope), ()))
+        queues |= {queue for of, queue in self._sharing if of == scope}
+        may = is_here and len(places) == 1 and len(queues - {topic.id}) < SHARERS_MAX
+        if may:
+            self._sharing.add((scope, topic.id))
+        return may
 
     def _refusing(self, task: Task) -> list[str] | None:
         """Return the list for tasks whose keys are refused for this one's reason, or None."""

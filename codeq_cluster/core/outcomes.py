@@ -263,6 +263,8 @@ class Imported(Struct, frozen=True, array_like=True, tag="imported", kw_only=Tru
         left: Tasks not looked at, because the tenant has no room.
         limit: The budget that is used up; empty unless some tasks are left.
         items_refused: `kind/id` of items beyond the bound of their kind.
+        topics_apart: `queue@limit` of topics whose queue cannot share here the limit they name: it
+            does not exist, is on another shard, or has as many queues as it may.
     """
 
     imported: int = 0
@@ -278,6 +280,7 @@ class Imported(Struct, frozen=True, array_like=True, tag="imported", kw_only=Tru
     items_imported: int = 0
     items_present: int = 0
     items_refused: tuple[str, ...] = ()
+    topics_apart: tuple[str, ...] = ()
 
 
 Outcome = (

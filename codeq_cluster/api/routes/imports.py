@@ -84,7 +84,8 @@ class ImportView(Struct, rename="camel", kw_only=True):
     name of a list ends with the reason its tasks were left out: `Taken`, `Apart` or `Large`. If
     some are `left`, `limit` names the exhausted budget. A task keeps its id if it was created in a
     tenant of the caller's name. `renamed` counts those that did not; the lists have the ids of the
-    backup. `record` names the audit record, for the next part.
+    backup. `topicsApart` has `queue@limit` of topics left out because their queues cannot share
+    here the limits that they name. `record` names the audit record, for the next part.
     """
 
     imported: int
@@ -100,6 +101,7 @@ class ImportView(Struct, rename="camel", kw_only=True):
     items_imported: int
     items_present: int
     items_refused: tuple[str, ...]
+    topics_apart: tuple[str, ...]
     dry_run: bool
     record: str
 

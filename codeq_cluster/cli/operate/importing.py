@@ -23,6 +23,7 @@ from codeq_cluster.cli.support.place import add_place_options, place_of
 from codeq_cluster.cli.support.progress import Bar, bar
 from codeq_cluster.client import Operator
 from codeq_cluster.codec.arrivals import TASKS_MAX, Arrivals, encode_arrivals
+from codeq_cluster.core.limit import SHARERS_MAX
 from codeq_cluster.errors import BackupFailed, CodeqError
 
 # Each shard's leader decides on a request in one step, ahead of all others; 128 tasks take a few
@@ -43,10 +44,13 @@ _WORDS = {
     "tooLarge": "tasks left out: too large for raft.entryBytesMax",
     "itemsImported": "topics, pauses and subscriptions imported",
     "itemsPresent": "topics, pauses and subscriptions that were there already",
-    "itemsRefused": "topics, pauses and subscriptions left out: the tenant has as many as it may",
+    "itemsRefused": "topics, limits, pauses and subscriptions left out: the tenant has as many as "
+    "it may",
+    "topicsApart": "topics left out: the limit that they name is not here, is on another shard, or "
+    f"has {SHARERS_MAX} queues",
     "callbacksLeftOut": "callbacks left out: of tasks deleted before, or too many of one task",
 }
-_REFUSED = ("keysTaken", "keysApart", "tooLarge", "itemsRefused")
+_REFUSED = ("keysTaken", "keysApart", "tooLarge", "itemsRefused", "topicsApart")
 
 
 def add(commands: Verbs) -> None:

@@ -283,3 +283,20 @@ async def test_a_budget_stops_an_import(tmp_path: Path) -> None:
 
     assert (3, 2, "readyTasks") == (first["imported"], first["left"], first["limit"])
     assert (2, 3, 0) == (second["imported"], second["present"], second["left"])
+
+
+async def test_a_topic_without_its_limit_is_left_out_and_said(node: Client) -> None:
+    """Once the limit is there, the same part brings the topic."""
+    topic = Topic(
+        tenant="xyz", id="bounded", name="bounded", rule_seq=9, pinned="@bank", limit="bank"
+    )
+    first = await post(node, items=(topic,))
+    missing = await node.get("admin/topics/bounded")
+    await node.send("PUT", "admin/limits/bank", b'{"maxRunning":2}')
+    second = await post(node, items=(topic,))
+    brought = await node.get("admin/topics/bounded")
+
+    assert (0, ["bounded@bank"]) == (first.json["itemsImported"], first.json["topicsApart"])
+    assert 404 == missing.status
+    assert (1, []) == (second.json["itemsImported"], second.json["topicsApart"])
+    assert "bank" == brought.json["flow"]["limit"]

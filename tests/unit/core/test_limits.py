@@ -291,9 +291,53 @@ def test_an_import_brings_a_limit_and_its_queues() -> None:
         here.create(task_id, tenant="zeta", command="charge")
 
     assert isinstance(outcome, Imported)
-    assert (2, ("topic/refund",)) == (outcome.items_imported, outcome.items_refused)
+    assert (2, ("refund@stripe",)) == (outcome.items_imported, outcome.topics_apart)
     assert 1 == len(here.claim(tenant="zeta", commands=BOTH, count=9))
     assert {"charge"} == here.view.sharers["zeta", STRIPE]
+
+
+def test_an_import_without_its_limit_leaves_the_topic_for_another_time() -> None:
+    """One that named nothing would promise a limit that does not hold; a repetition brings it."""
+    there = Shared()
+    limits, topics = there.items(ItemKind.LIMIT), there.items(ItemKind.TOPIC)
+    here = Shard()
+    for number in range(LIMITS_MAX):
+        name = f"l{number}"
+        here.ask(PutLimit(request=name, tenant="zeta", name=name, by="ops", rule=TWO, shards=1))
+    brought = Import(
+        request="i", tenant="zeta", by="ops", source="b", shards=1, items=(*limits, *topics)
+    )
+    tried = here.ask(replace(brought, dry_run=True))
+    full = here.ask(brought)
+    named = here.items(ItemKind.TOPIC)
+    alone = here.ask(replace(brought, items=tuple(topics)))
+    unknown = here.ask(replace(brought, items=tuple(topics), dry_run=True))
+    here.ask(DeleteLimit(request="d", tenant="zeta", name="l1", by="ops", shards=1))
+    again = here.ask(brought)
+
+    apart = ("charge@stripe", "refund@stripe")
+    assert Imported(items_refused=("limit/stripe",), topics_apart=apart) == tried == full
+    assert [] == named
+    assert Imported(topics_apart=apart) == alone
+    assert Imported(items_imported=2) == unknown, "an earlier part may have brought the limit"
+    assert Imported(items_imported=3) == again
+    assert set(BOTH) == here.view.sharers["zeta", STRIPE]
+
+
+def test_an_import_brings_no_more_queues_than_may_share_a_limit() -> None:
+    """Those that share it here count, and so do those that come with it."""
+    there, here = Shared(), Shared()
+    for number in range(SHARERS_MAX - len(BOTH)):
+        there.topic(f"q{number}")
+    topics = [each for each in there.items(ItemKind.TOPIC) if each.id not in BOTH]
+    last = replace(topics[0], id="one-more", name="one-more")
+    brought = Import(request="i", tenant="acme", by="ops", source="b", shards=1)
+    outcome = here.ask(replace(brought, items=(*topics, last)))
+    more = here.ask(replace(brought, items=(last,)))
+
+    apart = ("one-more@stripe",)
+    assert Imported(items_imported=len(topics), topics_apart=apart) == outcome
+    assert Imported(topics_apart=apart) == more
 
 
 def test_so_many_queues_share_a_limit_and_no_more() -> None:
