@@ -179,6 +179,20 @@ def set_aside(task_id: str) -> Explanation:
     return Explanation(Reason.SET_ASIDE, text)
 
 
+def by_limit(limit: SharedLimit, now_ms: int) -> Explanation | None:
+    """Return why a ready task waits for the limit that its queue shares; None if it does not."""
+    if limit.held_until_ms > now_ms:
+        text = f"a worker asked that nothing of limit {limit.name} goes before then"
+        return Explanation(Reason.LIMIT_HELD, text, limit.held_until_ms)
+    if 0 < limit.running_max <= limit.running:
+        text = f"{limit.running} tasks are in progress, as many as limit {limit.name} allows"
+        return Explanation(Reason.CONSUMER_LIMIT, text)
+    if limit.limited_until_ms > now_ms:
+        text = f"limit {limit.name} has used up its rate; the next task of its queues may go then"
+        return Explanation(Reason.RATE_LIMITED, text, limit.limited_until_ms)
+    return None
+
+
 def _ready(task: Task, facts: Facts) -> Explanation:
     policy = facts.policy
     if _expired(task, facts):
@@ -194,8 +208,8 @@ def _ready(task: Task, facts: Facts) -> Explanation:
     if facts.limited_until_ms > facts.now_ms:
         text = "its queue has used up its rate; the next task of it may go then"
         return Explanation(Reason.RATE_LIMITED, text, facts.limited_until_ms)
-    if facts.limit is not None and (by_limit := _by_limit(facts.limit, facts.now_ms)):
-        return by_limit
+    if facts.limit is not None and (waits := by_limit(facts.limit, facts.now_ms)):
+        return waits
     if 0 < facts.tenant_leased_max <= facts.tenant_leased:
         text = f"{facts.tenant_leased} tasks of its tenant are in progress, which is its budget"
         return Explanation(Reason.IN_FLIGHT_LIMIT, text)
@@ -203,20 +217,6 @@ def _ready(task: Task, facts: Facts) -> Explanation:
         text = f"ready tasks of its queue that go before it on its shard: {facts.ahead}"
         return Explanation(Reason.BEHIND_OTHERS, text)
     return Explanation(Reason.NO_CLAIM, "it is next; no worker has claimed it yet")
-
-
-def _by_limit(limit: SharedLimit, now_ms: int) -> Explanation | None:
-    """Return why a task waits for the limit that its queue shares; None if it does not."""
-    if limit.held_until_ms > now_ms:
-        text = f"a worker asked that nothing of limit {limit.name} goes before then"
-        return Explanation(Reason.LIMIT_HELD, text, limit.held_until_ms)
-    if 0 < limit.running_max <= limit.running:
-        text = f"{limit.running} tasks are in progress, as many as limit {limit.name} allows"
-        return Explanation(Reason.CONSUMER_LIMIT, text)
-    if limit.limited_until_ms > now_ms:
-        text = f"limit {limit.name} has used up its rate; the next task of its queues may go then"
-        return Explanation(Reason.RATE_LIMITED, text, limit.limited_until_ms)
-    return None
 
 
 def _delayed(task: Task, facts: Facts) -> Explanation:

@@ -16,6 +16,7 @@ from codeq_cluster.broker.queries.depths import plus
 from codeq_cluster.core.items import TASK, TIMED_KINDS, aside_kind
 from codeq_cluster.core.task import Counters
 from codeq_cluster.node.disk_guard import DiskGuard
+from codeq_cluster.node.limit_metrics import register_limits
 from codeq_cluster.node.store_metrics import register_stores
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.status import GroupStatus
@@ -46,6 +47,7 @@ def register_gauges(
         metrics.shard_opened(engine.shard)
     register_depths(metrics, engines)
     register_held(metrics, engines, states, now_s=now_s)
+    register_limits(metrics, engines)
     _register_asides(metrics, engines)
     metrics.read_at_scrape(
         "codeq_bulk_parts_running",

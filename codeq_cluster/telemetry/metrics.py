@@ -76,7 +76,7 @@ class Metrics:
         http: Answered requests by route, method and status; a route is its pattern, never a path.
 
     Args:
-        commands_max: Distinct labels of commands, and of schedules; the rest is `other`.
+        commands_max: Distinct labels of commands, of schedules, and of limits; the rest is `other`.
     """
 
     def __init__(self, *, commands_max: int = 200) -> None:
@@ -89,6 +89,7 @@ class Metrics:
             lambda command: self._capped(commands, command.lower())
         )
         self._schedules: set[str] = set()
+        self._limits: set[str] = set()
 
         self._created = self._counter("codeq_task_created", "Tasks created.", "command")
         self._imported = self._counter(
@@ -252,6 +253,12 @@ class Metrics:
         for histogram in (self.entry_mutations, self.commit, self.fsync, self._snapshot):
             histogram.begin(shard)
 
+    def capped_label(self, label: str, value: str) -> str:
+        """Return the value that a label of a scraped metric gets; callers choose some of them."""
+        if label == "command":
+            return self.command_label(value)
+        return self._capped(self._limits, value) if label == "limit" else value
+
     def scrape(self) -> bytes:
         """Return everything as Prometheus text."""
         return generate_latest(self.registry)
@@ -302,7 +309,7 @@ class _Source(Collector):
         totals: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in self._scraped}
         for name, values, value in self._read():
             key = tuple(
-                self._metrics.command_label(each) if label == "command" else each
+                self._metrics.capped_label(label, each)
                 for label, each in zip(self._scraped[name].labels, values, strict=True)
             )
             totals[name][key] = totals[name].get(key, 0.0) + value

@@ -63,8 +63,8 @@ OF_THE_NODES = {
 }
 # These events do not happen here, so their mean has no value.
 NEVER = "codeq_raft_snapshot_seconds"
-# A series for each schedule that has missed an instant, and for each queue with held tasks.
-NOT_HERE = ("codeq_schedule_missed_total", "codeq_queue_oldest_held_seconds")
+# A series for each schedule that has missed an instant, each queue with held tasks, and each limit.
+NOT_HERE = ("codeq_schedule_missed_total", "codeq_queue_oldest_held_seconds", "codeq_limit_")
 
 
 @dataclass(slots=True, kw_only=True)

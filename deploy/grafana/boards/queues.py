@@ -113,6 +113,18 @@ def queues() -> Board:
         about="Of all queues, by what they did.",
     )
 
+    board.graph(
+        "In progress under limits that queues share",
+        (total(of("codeq_limit_running"), "limit"), "{{limit}}"),
+        (total(of("codeq_limit_running_max"), "limit"), "{{limit}}, at most"),
+        about="Of all queues that share each limit.",
+    )
+    board.graph(
+        "Ready tasks that wait for a limit",
+        (total(of("codeq_limit_waiting"), "limit, reason"), "{{limit}} {{reason}}"),
+        about="No place is free, no token has come, or a worker holds it. Of all queues.",
+    )
+
     board.row("Trouble")
     board.graph(
         "How long the first task is held by its key",

@@ -69,6 +69,23 @@ def test_levels_are_read_when_they_are_scraped() -> None:
     ] == lines(metrics, "codeq_queue_depth")
 
 
+def test_limits_beyond_the_cap_are_added_up() -> None:
+    """Admins of tenants choose their names; commands leave them their own labels."""
+    metrics = Metrics(commands_max=1)
+    metrics.task_created("a")
+    metrics.read_at_scrape(
+        "codeq_limit_running",
+        "Tasks.",
+        ("limit",),
+        lambda: [((limit,), 1.0) for limit in ("stripe", "mail", "stripe", "sms")],
+    )
+
+    assert [
+        'codeq_limit_running{limit="stripe"} 2.0',
+        'codeq_limit_running{limit="other"} 2.0',
+    ] == lines(metrics, "codeq_limit_running")
+
+
 def test_two_nodes_of_one_process_count_apart() -> None:
     """Each node has its own registry, which also has the process's metrics."""
     one, other = Metrics(), Metrics()
