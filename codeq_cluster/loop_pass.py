@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 Call = Callable[[], None]
 
@@ -28,10 +28,10 @@ class LoopPass:
 
     @staticmethod
     def of(loop: asyncio.AbstractEventLoop) -> LoopPass:
-        """Return the pass that all parts share that run on a loop."""
-        found = _passes.get(loop)
+        """Return the pass that all parts share that run on a loop; it lasts as long as they do."""
+        found = _passes.get(id(loop))
         if found is None:
-            found = _passes[loop] = LoopPass(loop)
+            found = _passes[id(loop)] = LoopPass(loop)
         return found
 
     def soon(self, call: Call) -> None:
@@ -69,4 +69,6 @@ class LoopPass:
                 self._loop.call_soon(self._run)
 
 
-_passes: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPass] = WeakKeyDictionary()
+# By the loop's identity: a pass holds its loop, so a key that holds it, too, would keep for ever
+# whatever a program with many loops, such as a suite of tests, has run on them.
+_passes: WeakValueDictionary[int, LoopPass] = WeakValueDictionary()

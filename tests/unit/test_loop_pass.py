@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from functools import partial
+from weakref import ref
 
 from codeq_cluster.loop_pass import LoopPass
 
@@ -61,3 +63,17 @@ async def test_the_parts_of_a_node_share_a_pass() -> None:
     loop = asyncio.get_running_loop()
 
     assert LoopPass.of(loop) is LoopPass.of(loop)
+
+
+def test_a_loop_that_is_over_is_forgotten_with_its_parts() -> None:
+    """A suite that starts a broker in each test keeps none of them."""
+    loop = asyncio.new_event_loop()
+    part = LoopPass.of(loop)
+    part.soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    gone = ref(loop)
+    del loop, part
+    gc.collect()
+
+    assert gone() is None
