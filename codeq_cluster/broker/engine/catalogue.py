@@ -191,6 +191,11 @@ class Catalogue:
             return None
         return shared_limit(self._view_of(tenant, scope_of_limit(topic.limit)), tenant, queue)
 
+    def sharers(self, tenant: str, limit: str) -> list[str]:
+        """Return the queues that share a limit, as known here, by name."""
+        scope = scope_of_limit(limit)
+        return sorted(self._view_of(tenant, scope).sharers.get((tenant, scope), ()))
+
     def newly_claimable(self, tenant: str, queue: str, ready: int) -> int:
         """As `claimable`, but none if the entry that was applied last has opened the queue.
 

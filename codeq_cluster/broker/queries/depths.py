@@ -54,6 +54,7 @@ class LocalDepths:
         self.policy = catalogue.policy
         self.paused = catalogue.paused
         self.shared_limit = catalogue.shared_limit
+        self.sharers = catalogue.sharers
 
     async def queues(self, tenant: str) -> dict[str, Counters]:
         """Return the counters of each of the tenant's queues."""

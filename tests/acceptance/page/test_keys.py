@@ -1,4 +1,4 @@
-"""The keys of a queue on the admin page in a real browser, on three real nodes."""
+"""The keys of a queue, and limits, on the admin page in a real browser, on three real nodes."""
 
 from __future__ import annotations
 
@@ -66,3 +66,45 @@ async def test_a_viewer_sees_what_each_key_of_a_queue_waits_for(
 
             assert 0 == await keys.count()
             assert [] == [url for url in asked if url.endswith("/keys") or "/keys?" in url]
+
+
+async def test_a_viewer_sees_what_a_limit_does_for_its_queues(
+    browser: Chromium, cluster: LocalCluster, client: RecordingClient
+) -> None:
+    """The policy of a queue leads to the list, which follows what runs; one may be unused."""
+    rate = {"count": 100, "perSeconds": 60, "burst": 10}
+    limit = {"maxRunning": 1, "rate": rate}
+    await client.done("PUT", "n1", "/admin/limits/page-api", "admin", limit)
+    await client.done("PUT", "n1", "/admin/limits/page-unused", "admin", {"maxRunning": 7})
+    queues = ("page-charge", "page-refund")
+    for queue in queues:
+        topic = {"flow": {"limit": "page-api"}}
+        await client.done("PUT", "n1", f"/admin/topics/{queue}", "admin", topic)
+        await client.done("POST", "n2", "/tasks", "producer", {"command": queue, "payload": {}})
+    claim = {"commands": queues, "waitSeconds": 5}
+    task = await client.done("POST", "n1", "/tasks/claim", WORKER, claim)
+    for size, dark in ((NARROW, False), (WIDE, True)):
+        async with browser.window(url_of(cluster), size=size, dark=dark, token="viewer") as window:
+            await window.open("/queues/page-refund")
+            policy = window.page.get_by_role("region", name="Policy", exact=True)
+            await policy.get_by_text("1 of 1 task at once").wait_for()
+            await policy.get_by_role("link", name="page-api", exact=True).click()
+            limits = window.page.get_by_role("region", name="Limits", exact=True).first
+            row = limits.locator("tr", has_text="page-api")
+            await row.get_by_text("a free place").wait_for()
+            unused = await limits.locator("tr", has_text="page-unused").inner_text()
+
+            assert "1 of 1" == await row.locator("td.num").inner_text()
+            assert [*queues] == await row.locator("a").all_inner_texts()
+            assert ("0 of 7", True) == (unused.split("\t")[1].strip(), "none names it" in unused)
+            assert [] == await window.faults_of_access()
+            assert 0 == await window.too_wide()
+    async with browser.window(url_of(cluster), size=WIDE, token="viewer") as window:
+        await window.open("/limits")
+        row = window.page.locator("main tr", has_text="page-api")
+        await row.get_by_text("100 in 1 min").wait_for()
+        hold = {"hold": "limit", "delaySeconds": 300}
+        await client.done("POST", "n2", f"/tasks/{task['id']}/nack", WORKER, hold)
+
+        await row.get_by_text("held", exact=True).wait_for()
+        assert "0 of 1" == await row.locator("td.num").inner_text()

@@ -82,6 +82,7 @@ VIEW_STATUSES = {
     "flows": _TENANT,
     "queue": _TENANT,
     "group": _TENANT,
+    "limits": _TENANT,
     "bulk": _ADMIN,
     "schedule": _TENANT,
     "task": _TENANT,

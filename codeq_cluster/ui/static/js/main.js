@@ -10,7 +10,7 @@ import { closeMenus, drawNav, drawServing, drawState, drawTools, drawTrouble, th
 import { session } from "./state.js";
 import { failed, toast } from "./toast.js";
 
-const VIEWS = ["overview", "queues", "tasks", "delayed", "groups", "bulk", "schedules", "dead-letters", "workers", "topics", "webhooks", "cluster", "audit"];
+const VIEWS = ["overview", "queues", "tasks", "delayed", "groups", "bulk", "schedules", "dead-letters", "workers", "topics", "limits", "webhooks", "cluster", "audit"];
 const SESSION_MS = 10000; // Then the log-in form is shown: it is answered from memory, or not at all.
 const FIRST_MS = 500; // How long a view waits for its first answer before it is shown empty.
 const main = document.getElementById("main");

@@ -15,7 +15,7 @@ const changes = () => administers() || operates();
 // Views by name, each with who is offered it; the server decides by itself.
 const GROUPS = [
   ["Work", [["overview", "Overview", anybody], ["queues", "Queues", seesTenant], ["tasks", "Tasks", seesTenant], ["delayed", "Delayed", seesTenant], ["groups", "Groups", seesTenant], ["bulk", "Bulk jobs", administers], ["schedules", "Schedules", seesTenant], ["dead-letters", "Dead letters", seesTenant], ["workers", "Workers", seesTenant]]],
-  ["Settings", [["topics", "Topics", seesTenant], ["webhooks", "Webhooks", seesTenant]]],
+  ["Settings", [["topics", "Topics", seesTenant], ["limits", "Limits", seesTenant], ["webhooks", "Webhooks", seesTenant]]],
   ["Operation", [["cluster", "Cluster", operates], ["audit", "Audit", changes]]],
 ];
 

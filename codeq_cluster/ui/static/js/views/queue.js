@@ -125,7 +125,7 @@ export function openQueue({ query, follow }, name) {
     patch(policy,
       fact("Paused", view.pausedBy || row.paused ? [`by ${view.pausedBy || "somebody"}`, view.pausedAt && [", ", instant(view.pausedAt)]] : "no"),
       view.heldUntil && fact("Held", ["by a worker: nothing of it goes, ", due(view.heldUntil)]),
-      view.limit && fact("Shares limit " + view.limit.name, shared(view.limit)),
+      view.limit && fact(["Shares limit ", h("a", { href: href("limits") }, view.limit.name)], shared(view.limit)),
       fact("Topic", topic ? h("a", { href: href("topics", topic.name) }, `${topic.name}, version ${topic.version}`) : [told("none: the broker's own policy"), administers() && [" ", h("a.small", { href: href("topics", queue) }, "make one")]]),
       inEffect(topic || {}, view.defaults).map(([term, [text, from]]) => fact(term, [text, " ", h("span.dim.small", {}, from)])),
       fact("Longest waiting", waited(row.oldestReadySeconds)));
