@@ -89,9 +89,9 @@ def is_trace_state(text: str) -> bool:
     return len(text) <= TRACE_STATE_CHARS_MAX and text.isascii() and text.isprintable()
 
 
-def is_json(text: str, *, depth_max: int = JSON_DEPTH_MAX) -> bool:
+def is_json(text: str) -> bool:
     """Return whether a text is one JSON value, nested no deeper than the bound."""
-    if is_deeper(text, depth_max):
+    if is_deeper(text, JSON_DEPTH_MAX):
         return False
     try:
         msgspec.json.decode(text, type=msgspec.Raw)

@@ -44,11 +44,6 @@ def is_tag_name(name: str) -> bool:
     return not _NAME(name) and SEPARATOR not in name
 
 
-def is_tag_value(value: str) -> bool:
-    """Return whether a text may be the value of a tag."""
-    return not _VALUE(value)
-
-
 def metadata_fault(value: object) -> str:
     """Return what metadata must be; empty if it is that."""
     assert isinstance(value, str)

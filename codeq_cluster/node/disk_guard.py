@@ -102,7 +102,6 @@ class DiskGuard:
             writes.
         on_out_of_service: Called when a replica has gone out of service: callers that wait for
             its entries must look elsewhere.
-        rest: Waits some seconds.
     """
 
     def __init__(
@@ -117,7 +116,6 @@ class DiskGuard:
         size_bytes: Callable[[Path], int] | None = None,
         probe: Callable[[Path], None] | None = None,
         on_out_of_service: Callable[[], None] = lambda: None,
-        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._replicas = replicas
         self._path = path
@@ -128,7 +126,6 @@ class DiskGuard:
         self._ask_size = size_bytes or size_bytes_of
         self._probe = probe or take_a_write
         self._on_out_of_service = on_out_of_service
-        self._rest = rest
         self._low = False
         self._alarm: int | None = None
         self._out: dict[int, Outage] = {}
@@ -217,7 +214,7 @@ class DiskGuard:
                 await self.look()
             except Exception:
                 log.exception("checking the disk failed")
-            await self._rest(_LOOK_S)
+            await asyncio.sleep(_LOOK_S)
 
     async def look(self) -> None:
         """Look once: take replicas out that must not continue, and back in those that may."""

@@ -161,14 +161,14 @@ def stored_end(
 
 
 def stored_entries(
-    rows: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]], *, start: int = 0
+    rows: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
 ) -> Iterator[Entry]:
-    """Yield the stored entries from an index on.
+    """Yield the stored entries.
 
     Raises:
         ValueError: A row is damaged.
     """
-    return (decode_row(key, value) for key, value in rows(key_of(start), LOG_END))
+    return (decode_row(key, value) for key, value in rows(key_of(0), LOG_END))
 
 
 def key_of(index: int) -> bytes:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from types import TracebackType
-from typing import TextIO
 
 # A record's own attributes; all others came in `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -82,15 +81,14 @@ class Storms(logging.Filter):
         return self._written[event] <= EVENTS_MAX
 
 
-def set_up_logs(level: str, *, node: str, stream: TextIO | None = None) -> None:
-    """Send every log line of the process to `stream`, standard error if it is None.
+def set_up_logs(level: str, *, node: str) -> None:
+    """Send every log line of the process to standard error.
 
     Args:
         level: `debug`, `info`, `warning` or `error`; lower levels are dropped.
         node: Id of this process's node.
-        stream: Receives the lines.
     """
-    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(node=node))
     handler.addFilter(Storms())
     root = logging.getLogger()

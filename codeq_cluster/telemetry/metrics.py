@@ -178,17 +178,17 @@ class Metrics:
         GCCollector(self.registry)
         ProcessCollector(registry=self.registry)
 
-    def task_created(self, command: str, count: int = 1) -> None:
-        """Count new tasks; a retry with the same idempotency key does not count."""
-        self._created.inc(self.command_label(command), by=count)
+    def task_created(self, command: str) -> None:
+        """Count a new task; a retry with the same idempotency key does not count."""
+        self._created.inc(self.command_label(command))
 
     def task_imported(self, command: str) -> None:
         """Count a task imported from another cluster."""
         self._imported.inc(self.command_label(command))
 
-    def task_claimed(self, command: str, count: int = 1) -> None:
-        """Count deliveries."""
-        self._claimed.inc(self.command_label(command), by=count)
+    def task_claimed(self, command: str) -> None:
+        """Count a delivery."""
+        self._claimed.inc(self.command_label(command))
 
     def task_completed(self, command: str, status: str, latency_s: float) -> None:
         """Count a task's end: status COMPLETED or FAILED, seconds since it was created."""

@@ -70,7 +70,6 @@ class Sender:
         webhook_key: Returns the version of a tenant's key; by default, every key is the first.
         lookup: Resolves names; the system's resolver by default.
         breaker: The hosts' circuit breakers.
-        unix_s: Wall clock of the signatures, Unix seconds.
 
     Attributes:
         calls: The node's calls at once, a share a tenant. A caller takes one before it posts, and
@@ -84,7 +83,6 @@ class Sender:
         webhook_key: Callable[[str], WebhookKey] = lambda tenant: WebhookKey(tenant=tenant),
         lookup: Lookup | None = None,
         breaker: CircuitBreaker | None = None,
-        unix_s: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._webhook_key = webhook_key
@@ -94,7 +92,6 @@ class Sender:
         self._breaker = CircuitBreaker(now_s=time.monotonic) if breaker is None else breaker
         self.calls = FairShares(settings.concurrency, name="the node's webhook calls")
         self._places = HostLimits(per_host=settings.per_host_concurrency)
-        self._unix_s = unix_s
         # Deliveries accepted earlier or elsewhere wait until a secret is configured again. Sent
         # unsigned, a receiver could not tell them from a stranger's.
         self._holds_back = settings.signing is Signing.REFUSED
@@ -258,7 +255,7 @@ class Sender:
     def _headers(
         self, tenant: str, body: bytes, delivery: str, trace_parent: str, trace_state: str
     ) -> dict[str, str]:
-        unix_s = self._unix_s()
+        unix_s = time.time()
         keys = signing.signing_keys(
             self._settings, self._webhook_key(tenant), now_ms=int(unix_s * 1000)
         )

@@ -14,11 +14,11 @@ READY_TIMEOUT_S = 60.0
 _POLL_S = 0.05
 
 
-async def all_ready(nodes: Sequence[PlannedNode], *, timeout_s: float = READY_TIMEOUT_S) -> None:
+async def all_ready(nodes: Sequence[PlannedNode]) -> None:
     """Return when /readyz of every node answers 200.
 
     Raises:
-        CodeqError: Not within `timeout_s`; the text has the answer of each late node.
+        CodeqError: Not within `READY_TIMEOUT_S`; the text has the answer of each late node.
     """
     waiting: dict[str, str] = {node.id: "did not answer" for node in nodes}
 
@@ -35,9 +35,9 @@ async def all_ready(nodes: Sequence[PlannedNode], *, timeout_s: float = READY_TI
                 await asyncio.sleep(_POLL_S)
 
     try:
-        async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(READY_TIMEOUT_S), asyncio.TaskGroup() as group:
             for node in nodes:
                 group.create_task(ready(node))
     except TimeoutError as error:
         late = "; ".join(f"{node}: {reason}" for node, reason in sorted(waiting.items()))
-        raise CodeqError(f"not ready within {timeout_s:g} s: {late}") from error
+        raise CodeqError(f"not ready within {READY_TIMEOUT_S:g} s: {late}") from error
