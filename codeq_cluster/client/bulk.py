@@ -9,10 +9,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from codeq_cluster.client.connection import as_json, part
+from codeq_cluster.client.connection import part
 from codeq_cluster.client.documents import ADMIN, Documents
 from codeq_cluster.client.producing import fresh_key
-from codeq_cluster.client.transport import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +138,7 @@ class Bulk(Documents):
     async def count_bulk(self, select: TaskSelection, action: BulkAction) -> BulkCounts:
         """Count the tasks that a job would be about, and change nothing."""
         body = {"select": select.body(), **action.body(), "dryRun": True}
-        request = Request(method="POST", path=f"{ADMIN}/bulk", body=as_json(body), repeatable=True)
-        return await self._call(request, BulkCounts)
+        return await self._changed("POST", f"{ADMIN}/bulk", body, of=BulkCounts)
 
     async def start_bulk(
         self, select: TaskSelection, action: BulkAction, *, job_id: str | None = None
@@ -154,20 +152,16 @@ class Bulk(Documents):
         """
         name = fresh_key() if job_id is None else job_id
         body = {"id": name, "select": select.body(), **action.body()}
-        request = Request(method="POST", path=f"{ADMIN}/bulk", body=as_json(body), repeatable=True)
-        return await self._call(request, BulkRecord)
+        return await self._changed("POST", f"{ADMIN}/bulk", body, of=BulkRecord)
 
     async def bulk_jobs(self) -> tuple[BulkRecord, ...]:
         """Return the jobs that go on, and those that ended within a day; the newest first."""
-        request = Request(method="GET", path=f"{ADMIN}/bulk")
-        return (await self._call(request, _Jobs)).jobs
+        return (await self._read(f"{ADMIN}/bulk", _Jobs)).jobs
 
     async def bulk_job(self, job_id: str) -> BulkRecord:
         """Return how far a job has come."""
-        request = Request(method="GET", path=f"{ADMIN}/bulk/{part(job_id)}")
-        return await self._call(request, BulkRecord)
+        return await self._read(f"{ADMIN}/bulk/{part(job_id)}", BulkRecord)
 
     async def stop_bulk(self, job_id: str) -> BulkRecord:
         """Stop a job; what it has done stays."""
-        request = Request(method="DELETE", path=f"{ADMIN}/bulk/{part(job_id)}", repeatable=True)
-        return await self._call(request, BulkRecord)
+        return await self._changed("DELETE", f"{ADMIN}/bulk/{part(job_id)}", of=BulkRecord)

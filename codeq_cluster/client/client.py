@@ -196,8 +196,7 @@ class Client(Groups, Graphs, Events):
 
     async def task(self, task_id: str) -> TaskRecord:
         """Return a task as it is now."""
-        request = Request(method="GET", path=f"{BASE}/tasks/{part(task_id)}")
-        return await self._call(request, TaskRecord)
+        return await self._read(f"{BASE}/tasks/{part(task_id)}", TaskRecord)
 
     async def wait(self, task_id: str, *, timeout_s: float = WAIT_S_DEFAULT) -> Result:
         """Return how a task ended, as soon as it has: completed, failed, cancelled or dead.
@@ -246,8 +245,7 @@ class Client(Groups, Graphs, Events):
 
     async def explain(self, task_id: str) -> Explanation:
         """Return the one reason a task is where it is."""
-        request = Request(method="GET", path=f"{BASE}/tasks/{part(task_id)}/explain")
-        return await self._call(request, Explanation)
+        return await self._read(f"{BASE}/tasks/{part(task_id)}/explain", Explanation)
 
     async def cancel(
         self,
@@ -293,10 +291,9 @@ class Client(Groups, Graphs, Events):
             tags: By name; they replace what the task has under these names.
             remove: Names, none of them in `tags`.
         """
-        body = as_json({"set": dict(tags or {}), "remove": list(remove)})
+        body = {"set": dict(tags or {}), "remove": list(remove)}
         path = f"{BASE}/tasks/{part(task_id)}/tags"
-        request = Request(method="PATCH", path=path, body=body)
-        return (await self._call(request, _Tagged)).tags
+        return (await self._changed("PATCH", path, body, of=_Tagged)).tags
 
     async def signal(
         self, task_id: str, name: str, payload: object = None, *, idempotency_key: str | None = None
@@ -311,22 +308,18 @@ class Client(Groups, Graphs, Events):
         """
         key = fresh_key() if idempotency_key is None else idempotency_key
         value = Raw(b"null" if payload is None else self._codec.encode(payload))
-        request = Request(
-            method="POST",
-            path=f"{BASE}/tasks/{part(task_id)}/signals/{part(name)}",
-            body=as_json({"payload": value, "idempotencyKey": key}),
-        )
-        return (await self._call(request, _Sent)).replay
+        body = {"payload": value, "idempotencyKey": key}
+        path = f"{BASE}/tasks/{part(task_id)}/signals/{part(name)}"
+        return (await self._changed("POST", path, body, of=_Sent)).replay
 
     async def steps(self, task_id: str) -> StepsRecord:
         """Return what a task's function has recorded, and the signals to it."""
-        request = Request(method="GET", path=f"{BASE}/tasks/{part(task_id)}/steps")
-        return await self._call(request, StepsRecord)
+        return await self._read(f"{BASE}/tasks/{part(task_id)}/steps", StepsRecord)
 
     async def log(self, task_id: str, *, after: int = 0, limit: int = 200) -> LogRecord:
         """Return lines of a task's log: the first ones whose number is greater than `after`."""
         path = f"{BASE}/tasks/{part(task_id)}/log{query(after=after, limit=limit)}"
-        return await self._call(Request(method="GET", path=path), LogRecord)
+        return await self._read(path, LogRecord)
 
     async def _created(self, bodies: Sequence[bytes]) -> list[_Item]:
         """Create tasks in one request, and retry those that could not be created just now."""

@@ -139,8 +139,16 @@ class Connection:
 
     async def ids(self, prefix: str) -> tuple[str, ...]:
         """Return the first ids of tasks that begin with a prefix of at least 8 characters."""
-        request = Request(method="GET", path=f"{BASE}/tasks{query(idPrefix=prefix)}")
-        return (await self._call(request, _Ids)).ids
+        return (await self._read(f"{BASE}/tasks{query(idPrefix=prefix)}", _Ids)).ids
+
+    async def _read(self, path: str, answer: type[T]) -> T:
+        """Return what a path has, as `_call` does."""
+        return await self._call(Request(method="GET", path=path), answer)
+
+    async def _changed(self, method: str, path: str, body: object = None, *, of: type[T]) -> T:
+        """Make a change whose repetition is harmless, and return its answer as `_call` does."""
+        request = Request(method=method, path=path, body=None if body is None else as_json(body))
+        return await self._call(request, of)
 
     async def _call(
         self,

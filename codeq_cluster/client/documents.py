@@ -26,7 +26,7 @@ class Documents(Connection):
     """Requests for documents; each raises as `Connection._call` does."""
 
     async def _get(self, path: str) -> Mapping[str, Any]:
-        return await self._call(Request(method="GET", path=path), dict[str, Any])
+        return await self._read(path, dict[str, Any])
 
     async def _write(
         self, method: str, path: str, body: object = None, *, repeatable: bool = False

@@ -106,7 +106,7 @@ class Events(Connection):
 
     async def events_cursor(self) -> str:
         """Return the cursor of this moment: `events` after it misses nothing that follows."""
-        return (await self._call(Request(method="GET", path=_PATH), _Page)).cursor
+        return (await self._read(_PATH, _Page)).cursor
 
     async def events(
         self,

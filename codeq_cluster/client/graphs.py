@@ -10,10 +10,9 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from codeq_cluster.client.codecs import JSON, Codec
-from codeq_cluster.client.connection import BASE, Connection, as_json, part
+from codeq_cluster.client.connection import BASE, Connection, part
 from codeq_cluster.client.producing import NewTask, body_of, fresh_key
 from codeq_cluster.client.records import TaskRecord
-from codeq_cluster.client.transport import Request
 
 
 class Graph:
@@ -142,16 +141,14 @@ class Graphs(Connection):
         """
         nodes = dict(_nodes(graph))
         tasks = [self._node(ref, *each) for ref, each in nodes.items()]
-        body = as_json({"tasks": tasks, "idempotencyKey": idempotency_key or fresh_key()})
-        made = await self._call(
-            Request(method="POST", path=f"{BASE}/tasks/graph", body=body), _Made
-        )
+        body = {"tasks": tasks, "idempotencyKey": idempotency_key or fresh_key()}
+        made = await self._changed("POST", f"{BASE}/tasks/graph", body, of=_Made)
         return dict(zip(nodes, made.tasks, strict=False))
 
     async def neighbours(self, task_id: str) -> tuple[NodeRecord, ...]:
         """Return a task and those that its graph leads to, the nearest first; at most 200."""
         path = f"{BASE}/tasks/{part(task_id)}/graph"
-        return (await self._call(Request(method="GET", path=path), _Near)).tasks
+        return (await self._read(path, _Near)).tasks
 
     def _node(self, ref: str, task: NewTask, after: tuple[str, ...]) -> dict[str, object]:
         if after:

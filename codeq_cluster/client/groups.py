@@ -9,7 +9,7 @@ from typing import Self
 from msgspec import Raw, Struct
 
 from codeq_cluster.client.codecs import JSON, Codec
-from codeq_cluster.client.connection import BASE, Connection, as_json, part, query
+from codeq_cluster.client.connection import BASE, Connection, part, query
 from codeq_cluster.client.producing import (
     BATCH_MAX,
     Duration,
@@ -20,7 +20,6 @@ from codeq_cluster.client.producing import (
     whole_seconds,
 )
 from codeq_cluster.client.records import FollowUp, ResultRecord
-from codeq_cluster.client.transport import Request
 
 PAGE_MAX = 500
 
@@ -117,7 +116,7 @@ class Groups(Connection):
 
     async def begin_group(self, body: Mapping[str, object]) -> GroupRecord:
         """Begin a group as a request says it; one of the same body changes nothing."""
-        return await self._group("POST", f"{BASE}/groups", body)
+        return await self._changed("POST", f"{BASE}/groups", body, of=GroupRecord)
 
     async def add_to_group(self, group_id: str, tasks: Sequence[NewTask]) -> GroupRecord:
         """Add tasks to a group that is not sealed, a hundred in one request."""
@@ -125,38 +124,32 @@ class Groups(Connection):
         record: GroupRecord | None = None
         for some in in_chunks(bodies, count_max=BATCH_MAX):
             body = {"tasks": [Raw(each) for each in some], "idempotencyKey": fresh_key()}
-            record = await self._group("POST", f"{_path(group_id)}/tasks", body)
+            record = await self._changed("POST", f"{_path(group_id)}/tasks", body, of=GroupRecord)
         return record or await self.group_record(group_id)
 
     async def group_record(self, group_id: str) -> GroupRecord:
         """Return a group as it is now."""
-        return await self._group("GET", _path(group_id))
+        return await self._read(_path(group_id), GroupRecord)
 
     async def groups(self, *, limit: int = PAGE_MAX, cursor: str = "") -> GroupsPage:
         """Return a page of groups: those that have not ended, the newest first; then the others."""
         path = f"{BASE}/groups{query(limit=limit, cursor=cursor)}"
-        return await self._call(Request(method="GET", path=path), GroupsPage)
+        return await self._read(path, GroupsPage)
 
     async def seal_group(self, group_id: str) -> GroupRecord:
         """Let nobody add to a group but its live members."""
-        return await self._group("POST", f"{_path(group_id)}/seal", {})
+        return await self._changed("POST", f"{_path(group_id)}/seal", {}, of=GroupRecord)
 
     async def cancel_group(self, group_id: str) -> GroupRecord:
         """Seal a group and cancel its members."""
-        return await self._group("POST", f"{_path(group_id)}/cancel", {})
+        return await self._changed("POST", f"{_path(group_id)}/cancel", {}, of=GroupRecord)
 
     async def group_results(
         self, group_id: str, *, limit: int = PAGE_MAX, cursor: str = ""
     ) -> GroupMembers:
         """Return a page of a group's members, with their results; it may be short."""
         path = f"{_path(group_id)}/results{query(limit=limit, cursor=cursor)}"
-        return await self._call(Request(method="GET", path=path), GroupMembers)
-
-    async def _group(
-        self, method: str, path: str, body: Mapping[str, object] | None = None
-    ) -> GroupRecord:
-        content = None if body is None else as_json(body)
-        return await self._call(Request(method=method, path=path, body=content), GroupRecord)
+        return await self._read(path, GroupMembers)
 
 
 class OpenGroup:

@@ -267,12 +267,9 @@ class Leases(Connection):
         The token needs the scope `codeq:schedule`, and must allow every command of the set, also of
         the schedules that go.
         """
-        request = Request(
-            method="PUT",
-            path=f"{BASE}/workers/schedules{query(owner=owner)}",
-            body=as_json(set_of(schedules, revision=revision, dry_run=dry_run)),
-        )
-        return await self._call(request, Applied)
+        path = f"{BASE}/workers/schedules{query(owner=owner)}"
+        body = set_of(schedules, revision=revision, dry_run=dry_run)
+        return await self._changed("PUT", path, body, of=Applied)
 
     async def _on(
         self,

@@ -57,8 +57,7 @@ class Operator(Schedules, Bulk):
 
     async def queues(self) -> Sequence[Mapping[str, Any]]:
         """Return how many tasks each queue holds, by name."""
-        request = Request(method="GET", path=f"{ADMIN}/queues")
-        return await self._call(request, list[dict[str, Any]])
+        return await self._read(f"{ADMIN}/queues", list[dict[str, Any]])
 
     async def queue_page(self, *, limit: int = PAGE_MAX, cursor: str = "") -> Page:
         """Return a page of what `queues` returns."""

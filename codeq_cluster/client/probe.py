@@ -57,4 +57,4 @@ class Probe(Connection):
         return max(0.0, node_s - answered) or min(0.0, node_s + 1 - asked)
 
     async def _get(self, path: str) -> Mapping[str, Any]:
-        return await self._call(Request(method="GET", path=path), dict[str, Any])
+        return await self._read(path, dict[str, Any])

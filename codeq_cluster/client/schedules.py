@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from codeq_cluster.client.connection import as_json, part, query
+from codeq_cluster.client.connection import part, query
 from codeq_cluster.client.documents import ADMIN, PAGE_MAX, Documents, Page
 from codeq_cluster.client.producing import fresh_key
 from codeq_cluster.client.scheduling import (
@@ -18,9 +18,6 @@ from codeq_cluster.client.scheduling import (
     document_of,
     set_of,
 )
-from codeq_cluster.client.transport import Request
-
-T = TypeVar("T")
 
 
 class Schedules(Documents):
@@ -33,8 +30,7 @@ class Schedules(Documents):
 
     async def schedule(self, schedule_id: str) -> ScheduleRecord:
         """Return a schedule with its next ten instants and its last ten runs."""
-        request = Request(method="GET", path=_schedule(schedule_id))
-        return await self._call(request, ScheduleRecord)
+        return await self._read(_schedule(schedule_id), ScheduleRecord)
 
     async def put_schedule(self, schedule: ScheduleLike) -> ScheduleRecord:
         """Create or change a schedule; what has fired does not fire again.
@@ -153,10 +149,6 @@ class Schedules(Documents):
         if count is not None:
             body["count"] = count
         return await self._write("POST", f"{ADMIN}/schedules/preview", body, repeatable=True)
-
-    async def _changed(self, method: str, path: str, body: object = None, *, of: type[T]) -> T:
-        request = Request(method=method, path=path, body=None if body is None else as_json(body))
-        return await self._call(request, of)
 
 
 def _schedule(schedule_id: str) -> str:
