@@ -12,6 +12,7 @@ from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request, from_failure, from_rejection
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_STATUS, NOT_FOUND, rate_limited
 from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.api.routes.tags import INVALID_TAG, INVALID_TAGS, named_tags
@@ -46,7 +47,7 @@ from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.core.selecting import Selection, TaskFilter
 from codeq_cluster.core.tags import TAGS_MAX, in_order, is_tag_name, shown_tag, tags_fault
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, State
-from codeq_cluster.errors import TooMany, UpgradeUnderWay
+from codeq_cluster.errors import TooMany
 from codeq_cluster.ratelimit.token_bucket import Scope
 
 ROUTES = Routes(__name__, __doc__, Access.ADMIN)
@@ -61,9 +62,7 @@ INVALID_ACTION = bad_request("invalid 'action'", "invalid-action").because(
     f"use {', '.join(ActionKind)}"
 )
 INVALID_ARGUMENT = bad_request("invalid bulk action", "invalid-action")
-TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"bulk jobs need formats of level {BULK_FROM} on every shard")
-)
+TOO_EARLY = TooEarly(BULK_FROM, "bulk jobs need")
 _CONFLICT = from_rejection(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
 _TOO_MANY = {
     what: from_failure(TooMany(what, most, advice=advice))
@@ -287,8 +286,7 @@ async def start(call: Call) -> HttpAnswer[CountsView] | HttpAnswer[JobView]:
         raise _CONFLICT
     if not all(map(JOB_NAME.fullmatch, names)):
         raise BAD_ID
-    if call.services.broker.level() < BULK_FROM:
-        raise TOO_EARLY
+    TOO_EARLY.check(call)
     select, action = _selection(call, body.select), _action(body)
     await call.spend(*STARTING)
     bulk = call.services.broker.bulk

@@ -8,7 +8,8 @@ from codeq_cluster.api.declared.bodies import Body, Schema, field, whole
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import from_failure, from_rejection, invalid_body
+from codeq_cluster.api.http.errors import from_rejection, invalid_body
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import NO_TASK, bounded, too_high, too_low
 from codeq_cluster.api.routes import tasks
 from codeq_cluster.api.routes.task_views import TASK_ID
@@ -19,17 +20,12 @@ from codeq_cluster.core.grace import GRACE_MS_MAX
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.core.task import cancelling_of
-from codeq_cluster.errors import UpgradeUnderWay
 
 ROUTES = Routes("tasks", tasks.__doc__, Access.PRODUCER)
 
 GRACE_S_MAX = GRACE_MS_MAX // 1000
 _GRACE = "graceSeconds"
-_TOO_EARLY = from_failure(
-    UpgradeUnderWay(
-        f"'{_GRACE}', 'reason' and 'dependents' need formats of level {CANCELS_FROM} on every shard"
-    )
-)
+_TOO_EARLY = TooEarly(CANCELS_FROM, f"'{_GRACE}', 'reason' and 'dependents' need")
 _INVALID = invalid_body()
 
 
@@ -86,8 +82,8 @@ async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
     reason = (body.reason or "")[:REASON_CHARS_MAX]
     task_id = call.task_id(not_found=NO_TASK)
     broker, tenant = call.services.broker, call.identity.tenant
-    if (grace_s or reason or body.dependents) and broker.level() < CANCELS_FROM:
-        raise _TOO_EARLY
+    if grace_s or reason or body.dependents:
+        _TOO_EARLY.check(call)
     outcome = await broker.cancel(
         tenant,
         task_id,

@@ -10,14 +10,14 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, from_failure
+from codeq_cluster.api.http.errors import ApiError
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import invalid_field
 from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core.bounds import COMMAND, COMMAND_WORDS
 from codeq_cluster.core.gate import IN_PROGRESS_MAX, PerQueue
 from codeq_cluster.core.lane import RUNNING_MAX, OnRetry, Order, PerKey, WhenDead
 from codeq_cluster.core.rate import BURST_MAX, COUNT_MAX, PERIOD_S_MAX, Rate
-from codeq_cluster.errors import UpgradeUnderWay
 
 _RULE = PerKey()
 _E = TypeVar("_E", bound=StrEnum)
@@ -25,9 +25,7 @@ _E = TypeVar("_E", bound=StrEnum)
 FIFO_TIERS = invalid_field(
     "flow.perKey.order", "must not be fifo unless priorityTiers has one priority"
 )
-TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"'flow' needs formats of level {KEYS_FROM} on every shard")
-)
+TOO_EARLY = TooEarly(KEYS_FROM, "'flow' needs")
 _IN_PROGRESS = invalid_field("flow.maxRunning", f"must be between 1 and {IN_PROGRESS_MAX}")
 _LIMIT = invalid_field("flow.limit", f"must be the name of a limit: {COMMAND_WORDS}")
 _RUNNING = invalid_field("flow.perKey.maxRunning", f"must be between 1 and {RUNNING_MAX}")
@@ -229,13 +227,12 @@ def read_flow(call: Call, item: Raw, *, tiers: int) -> AskedFlow:
     limit = flow.limit or ""
     if limit and not COMMAND.fullmatch(limit):
         raise _LIMIT
-    if (per_queue is not None or limit) and call.services.broker.level() < KEYS_FROM:
-        raise TOO_EARLY
+    if per_queue is not None or limit:
+        TOO_EARLY.check(call)
     if bytes(flow.per_key) == b"null":
         return AskedFlow(None, per_queue, limit)
     body = PER_KEY.decode(flow.per_key)
-    if call.services.broker.level() < KEYS_FROM:
-        raise TOO_EARLY
+    TOO_EARLY.check(call)
     order = _chosen("order", body.order, _RULE.order)
     if order is Order.FIFO and tiers != 1:
         # The first of a key would wait behind the higher priorities of other keys.

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from codeq_cluster.api.declared.bodies import field
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
+from codeq_cluster.api.http.errors import ApiError, bad_request
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import NOT_ALLOWED, lacks_scope, too_many
 from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, new_task, refused_webhooks
 from codeq_cluster.api.routes.tasks import CREATING
@@ -21,16 +22,13 @@ from codeq_cluster.codec.levels import FOLLOW_UPS_FROM
 from codeq_cluster.core.bounds import EFFECTS_BYTES_MAX
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.task import FOLLOW_UPS_MAX
-from codeq_cluster.errors import UpgradeUnderWay
 from codeq_cluster.ratelimit.token_bucket import Scope
 
 SCOPE = "codeq:enqueue"
 BYTES_MAX = 2**20
 
 _DIGEST_BYTES = 16
-TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"'next' needs formats of level {FOLLOW_UPS_FROM} on every shard")
-)
+TOO_EARLY = TooEarly(FOLLOW_UPS_FROM, "'next' needs")
 KEY_TWICE = bad_request("two tasks in 'next' have one idempotencyKey", "duplicate-idempotency-key")
 
 
@@ -69,8 +67,7 @@ async def read_next(
         return (), (), ""
     if SCOPE not in call.identity.scopes:
         raise lacks_scope(SCOPE)
-    if call.services.broker.level() < FOLLOW_UPS_FROM:
-        raise TOO_EARLY
+    TOO_EARLY.check(call)
     if len(items) > FOLLOW_UPS_MAX:
         raise too_many("next", FOLLOW_UPS_MAX)
     texts = [bytes(item) for item in items]

@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from codeq_cluster.api.declared.bodies import field
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.routes.group_calls import refusal
 from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.broker.requests.graphs import Asked, AskedNode
@@ -20,11 +21,9 @@ from codeq_cluster.core.bounds import TASK_ID
 from codeq_cluster.core.dependencies import EDGES_MAX, NEEDS_MAX, OnDead, Otherwise, RunIf, Terms
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
-from codeq_cluster.errors import CodeqError, TooMany, UpgradeUnderWay
+from codeq_cluster.errors import CodeqError, TooMany
 
-TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"'dependsOn' needs formats of level {GRAPHS_FROM} on every shard")
-)
+TOO_EARLY = TooEarly(GRAPHS_FROM, "'dependsOn' needs")
 INVALID_DEPENDENCY = bad_request("invalid 'dependsOn'", "invalid-depends-on").because(
     f"at most {NEEDS_MAX}, each once, of a task that is created by itself or in a graph, without "
     "a group"
@@ -75,12 +74,6 @@ def depends_on_field() -> Any:
     )
 
 
-def check_level(call: Call) -> None:
-    """Refuse what a node of an earlier release, elected next, would not know."""
-    if call.services.broker.level() < GRAPHS_FROM:
-        raise TOO_EARLY
-
-
 def read_depends_on(items: Sequence[Raw] | None, refs: Mapping[str, int]) -> tuple[Asked, ...]:
     """Return the dependencies that a body asks for.
 
@@ -108,7 +101,7 @@ async def create_dependent(
     call: Call, new: Create, depends_on: Sequence[Raw], *, group: str | None
 ) -> Created | Rejected | CodeqError:
     """Create a task that waits for others; raises ApiError if it is refused, as in a group."""
-    check_level(call)
+    TOO_EARLY.check(call)
     if group:
         raise INVALID_DEPENDENCY
     graphs = call.services.broker.graphs

@@ -14,7 +14,7 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
 from codeq_cluster.api.http.refusals import NO_TASK, budget_exceeded, rate_limited, too_many
-from codeq_cluster.api.routes.graph_calls import TOO_EARLY, check_level, read_depends_on, refused
+from codeq_cluster.api.routes.graph_calls import TOO_EARLY, read_depends_on, refused
 from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.api.routes.task_bodies import TaskBody, key_too_long, new_task, refused_webhooks
 from codeq_cluster.api.routes.task_views import TASK, TASK_ID, TaskView, task_view
@@ -159,7 +159,7 @@ async def create(call: Call) -> HttpAnswer[GraphView]:
     Each may wait for others of the request by `ref`, and for tasks that are there by id. A claim
     hands out in `inputs` how they have ended.
     """
-    check_level(call)
+    TOO_EARLY.check(call)
     body = _GRAPH.decode(call.text)
     if not body.tasks:
         raise _GRAPH.unreadable.because("tasks is missing")

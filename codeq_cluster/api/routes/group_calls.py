@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.broker.requests.producer import over_budget, too_many_queues
 from codeq_cluster.broker.values import new_request
@@ -11,11 +12,9 @@ from codeq_cluster.codec.levels import GROUPS_FROM
 from codeq_cluster.core.groups import GROUP_NAME, GROUP_NAME_WORDS, GROUPS_MAX, MEMBERS_MAX
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Created, GroupStands, Rejected, Rejection
-from codeq_cluster.errors import TooMany, UpgradeUnderWay
+from codeq_cluster.errors import TooMany
 
-TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"groups need formats of level {GROUPS_FROM} on every shard")
-)
+TOO_EARLY = TooEarly(GROUPS_FROM, "groups need")
 BAD_ID = bad_request("invalid group id", "invalid-group-id").because(f"use {GROUP_NAME_WORDS}")
 BAD_MEMBER = bad_request("invalid 'group'", "invalid-group").because(
     "a member with a key, or of a batch, joins by POST /groups/{id}/tasks"
@@ -26,15 +25,9 @@ TOO_MANY_GROUPS = from_failure(TooMany("groups", GROUPS_MAX))
 TOO_MANY_MEMBERS = from_failure(TooMany("members", MEMBERS_MAX))
 
 
-def check_level(call: Call) -> None:
-    """Refuse what a node of an earlier release, elected next, would not know."""
-    if call.services.broker.level() < GROUPS_FROM:
-        raise TOO_EARLY
-
-
 def check_joined(call: Call, group_id: str) -> None:
     """Check the group that a new task names; raises ApiError."""
-    check_level(call)
+    TOO_EARLY.check(call)
     if not GROUP_NAME.fullmatch(group_id):
         raise BAD_ID
 

@@ -23,7 +23,6 @@ from codeq_cluster.api.routes.group_calls import (
     TOO_MANY_GROUPS,
     TOO_MANY_MEMBERS,
     accepted,
-    check_level,
 )
 from codeq_cluster.api.routes.listing import PAGE, asked_page, caller, listed
 from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, TaskBody, new_task, refused_webhooks
@@ -234,7 +233,7 @@ async def create(call: Call) -> HttpAnswer[GroupView]:
     It is made in the entry that ends the last member. Its claim says in `group` how many members
     there were, and how they ended. A sealed group without members ends at once.
     """
-    check_level(call)
+    TOO_EARLY.check(call)
     body = _GROUP.decode(call.text)
     names = {name for name in (body.id, body.idempotency_key) if name is not None}
     if len(names) > 1:

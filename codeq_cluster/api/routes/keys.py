@@ -22,7 +22,6 @@ from codeq_cluster.api.routes.flows import (
 from codeq_cluster.api.routes.lanes import INVALID_KEY
 from codeq_cluster.api.routes.listing import LIMIT, asked_page, caller
 from codeq_cluster.auth import Access
-from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.lane import KEY_RULES_MAX, RUNNING_MAX, WEIGHT_MAX, Lane, OwnRule
 from codeq_cluster.core.task import LANE_KEY_BYTES_MAX
@@ -154,8 +153,7 @@ async def put(call: Call) -> HttpAnswer[OwnView]:
         weight=body.weight or 1,
         paused=bool(body.paused),
     )
-    if call.services.broker.level() < KEYS_FROM:
-        raise TOO_EARLY
+    TOO_EARLY.check(call)
     await call.services.broker.queue_policies.set_key(caller(call), queue, key, own)
     return reply(_own_view(own))
 
@@ -172,8 +170,7 @@ async def delete(call: Call) -> HttpAnswer[None]:
     A key without limits of its own counts as done.
     """
     queue, key = call.command().lower(), _key(call)
-    if call.services.broker.level() < KEYS_FROM:
-        raise TOO_EARLY
+    TOO_EARLY.check(call)
     await call.services.broker.queue_policies.set_key(caller(call), queue, key, None)
     return HttpAnswer(status=204)
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import bad_request, from_failure
+from codeq_cluster.api.http.errors import bad_request
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core.task import COST_MAX, LANE_KEY_BYTES_MAX
-from codeq_cluster.errors import UpgradeUnderWay
 
 INVALID_KEY = bad_request(f"invalid 'key' (at most {LANE_KEY_BYTES_MAX} bytes)", "invalid-key")
 INVALID_COST = bad_request(f"invalid 'cost' (must be between 1 and {COST_MAX})", "invalid-cost")
-KEYS_TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"'key' or 'cost' needs formats of level {KEYS_FROM} on every shard")
-)
+KEYS_TOO_EARLY = TooEarly(KEYS_FROM, "'key' or 'cost' needs")
 
 
 def read_lane(call: Call, key: str, cost: int | None) -> tuple[str, int]:
@@ -27,6 +25,5 @@ def read_lane(call: Call, key: str, cost: int | None) -> tuple[str, int]:
         raise INVALID_COST
     if len(key.encode()) > LANE_KEY_BYTES_MAX:
         raise INVALID_KEY
-    if call.services.broker.level() < KEYS_FROM:
-        raise KEYS_TOO_EARLY
+    KEYS_TOO_EARLY.check(call)
     return key, cost or 1

@@ -11,6 +11,7 @@ from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import invalid_field
 from codeq_cluster.api.routes.flows import (
     NO_COUNT,
@@ -29,14 +30,12 @@ from codeq_cluster.core.gate import IN_PROGRESS_MAX, PerQueue
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.limit import LIMITS_MAX, Limit
 from codeq_cluster.core.outcomes import Rejected, Rejection
-from codeq_cluster.errors import TooMany, UpgradeUnderWay
+from codeq_cluster.errors import TooMany
 
 ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
 BAD_NAME = invalid_field("name", f"must be {COMMAND_WORDS}")
-TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"a limit needs formats of level {KEYS_FROM} on every shard")
-)
+TOO_EARLY = TooEarly(KEYS_FROM, "a limit needs")
 _RUNNING = invalid_field("maxRunning", f"must be between 1 and {IN_PROGRESS_MAX}")
 _NO_RULE = ApiError(422, "a limit needs 'maxRunning', 'rate' or both", "invalid-limit")
 
@@ -164,8 +163,7 @@ async def put(call: Call) -> HttpAnswer[LimitView]:
     rule = PerQueue(max_running=body.max_running or 0, rate=read_rate(body.rate))
     if rule == PerQueue():
         raise _NO_RULE
-    if call.services.broker.level() < KEYS_FROM:
-        raise TOO_EARLY
+    TOO_EARLY.check(call)
     stands = await call.services.broker.queue_policies.put_limit(caller(call), name, rule)
     return reply(limit_view(stands.limit), status=201 if stands.made else 200)
 
@@ -183,8 +181,7 @@ async def put(call: Call) -> HttpAnswer[LimitView]:
 async def delete(call: Call) -> HttpAnswer[None]:
     """Delete a limit that no topic names; a missing one counts as deleted."""
     name = _name(call)
-    if call.services.broker.level() < KEYS_FROM:
-        raise TOO_EARLY
+    TOO_EARLY.check(call)
     refused = await call.services.broker.queue_policies.delete_limit(caller(call), name)
     if refused is not None:
         raise from_rejection(refused)

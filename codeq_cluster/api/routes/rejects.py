@@ -9,7 +9,8 @@ from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import from_failure, from_rejection
+from codeq_cluster.api.http.errors import from_rejection
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import NOT_FOUND
 from codeq_cluster.api.routes import workers
 from codeq_cluster.api.routes.workers import LEASE_TOKEN, LEASE_TOKEN_FIELD, NOT_HELD, lease_token
@@ -19,13 +20,10 @@ from codeq_cluster.codec.levels import REJECTS_FROM
 from codeq_cluster.core.bounds import REASON_CHARS_MAX
 from codeq_cluster.core.outcomes import Rejected
 from codeq_cluster.core.reject import Reject
-from codeq_cluster.errors import UpgradeUnderWay
 
 ROUTES = Routes("workers", workers.__doc__, Access.WORKER)
 
-_TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"a reject needs formats of level {REJECTS_FROM} on every shard")
-)
+_TOO_EARLY = TooEarly(REJECTS_FROM, "a reject needs")
 
 
 class RejectBody(Body):
@@ -66,8 +64,7 @@ async def reject(call: Call) -> HttpAnswer[RejectedTask]:
     body = _REJECT.decode_any(call.text)
     task_id = call.task_id(not_found=NOT_FOUND)
     broker = call.services.broker
-    if broker.level() < REJECTS_FROM:
-        raise _TOO_EARLY
+    _TOO_EARLY.check(call)
     operation = Reject(
         request=new_request(),
         id=task_id,

@@ -9,13 +9,13 @@ from msgspec import Raw
 from codeq_cluster.api.declared.bodies import Body, Schema, field, json_text
 from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
+from codeq_cluster.api.http.errors import ApiError, bad_request
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.codec.levels import REPORTS_FROM
 from codeq_cluster.core.bounds import NUMBER_MAX
 from codeq_cluster.core.checkpoint import CHECKPOINT_BYTES_MAX, checkpoint_bytes
 from codeq_cluster.core.log_line import LINE, LINE_BYTES_MAX, LINES_A_REPORT_MAX, LINES_MAX
 from codeq_cluster.core.progress import NOTE_BYTES_MAX, Progress
-from codeq_cluster.errors import UpgradeUnderWay
 
 INVALID = bad_request("invalid 'progress'", "invalid-progress")
 TOO_LARGE = ApiError(
@@ -24,11 +24,7 @@ TOO_LARGE = ApiError(
 INVALID_LOG = bad_request("invalid 'log'", "invalid-log").because(
     f"at most {LINES_A_REPORT_MAX} lines, each of at most {LINE_BYTES_MAX} bytes"
 )
-TOO_EARLY = from_failure(
-    UpgradeUnderWay(
-        f"'progress', 'checkpoint' and 'log' need formats of level {REPORTS_FROM} on every shard"
-    )
-)
+TOO_EARLY = TooEarly(REPORTS_FROM, "'progress', 'checkpoint' and 'log' need")
 NOTHING = Raw(b"null")
 
 
@@ -102,6 +98,5 @@ def read_report(
     text = json_text(checkpoint, depth_max=depth_max, error="invalid 'checkpoint'")
     if checkpoint_bytes(text) > CHECKPOINT_BYTES_MAX:
         raise TOO_LARGE
-    if call.services.broker.level() < REPORTS_FROM:
-        raise TOO_EARLY
+    TOO_EARLY.check(call)
     return said, text, lines

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.api.routes.schedule_bodies import refused
 from codeq_cluster.broker.requests.producer import over_budget, too_many_queues
@@ -15,14 +16,12 @@ from codeq_cluster.broker.requests.schedules import Timed
 from codeq_cluster.codec.levels import SCHEDULES_FROM
 from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.core.schedules import SCHEDULES_MAX, Timing
-from codeq_cluster.errors import InvalidSchedule, InvalidZone, Overloaded, TooMany, UpgradeUnderWay
+from codeq_cluster.errors import InvalidSchedule, InvalidZone, Overloaded, TooMany
 from codeq_cluster.schedules.calendar import instants
 from codeq_cluster.schedules.due import calendar_of
 from codeq_cluster.schedules.zones import zone_rules
 
-TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"schedules need formats of level {SCHEDULES_FROM} on every shard")
-)
+TOO_EARLY = TooEarly(SCHEDULES_FROM, "schedules need")
 TOO_MANY = from_failure(TooMany("schedules", SCHEDULES_MAX))
 STALE = ApiError(409, "a later revision of the set stands", "stale-revision")
 OTHER_OWNER = ApiError(409, "the schedule belongs to another owner", "other-owner")
@@ -33,12 +32,6 @@ _OF_RUNS = "trigger_schedule"
 OVER_BUDGET = from_failure(over_budget(Rejected(Rejection.BUDGET_EXCEEDED, "readyTasks"), _OF_RUNS))
 
 T = TypeVar("T")
-
-
-def check_level(call: Call) -> None:
-    """Refuse what a node of an earlier release, elected next, would not know."""
-    if call.services.broker.level() < SCHEDULES_FROM:
-        raise TOO_EARLY
 
 
 def accepted(outcome: T | Rejected) -> T:

@@ -45,7 +45,6 @@ from codeq_cluster.api.routes.schedule_calls import (
     TOO_MANY,
     accepted,
     asked,
-    check_level,
     computed,
     of_another,
     stale,
@@ -245,7 +244,7 @@ async def put(call: Call) -> HttpAnswer[ScheduleView]:
     What has fired never fires again, whatever changes. A new calendar begins at once: instants of
     the old one that have not fired yet do not.
     """
-    check_level(call)
+    TOO_EARLY.check(call)
     schedule_id = _id(call)
     plan = await plan_of(call, SCHEDULE.decode(call.text))
     begins = await timed(call, plan.timing)
@@ -378,7 +377,7 @@ async def _wanted(call: Call) -> _Wanted:
     owner = call.query_text("owner")
     if not COMMAND.fullmatch(owner):
         raise OWNER_REQUIRED
-    check_level(call)
+    TOO_EARLY.check(call)
     body = SET.decode(call.text)
     if body.schedules is None:  # It must not mean that there are to be none.
         raise SET.unreadable.because("schedules is missing")

@@ -12,6 +12,7 @@ from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import (
     NO_TASK,
     NOT_FOUND,
@@ -46,14 +47,12 @@ from codeq_cluster.core.durable import (
 )
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Rejected, Rejection, StepStands
-from codeq_cluster.errors import TooMany, UpgradeUnderWay
+from codeq_cluster.errors import TooMany
 
 ROUTES = Routes(__name__, __doc__, Access.WORKER)
 
 PARK_S_MAX = PARK_MS_MAX // 1000
-TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"durable steps need formats of level {STEPS_FROM} on every shard")
-)
+TOO_EARLY = TooEarly(STEPS_FROM, "durable steps need")
 INVALID_STEP = bad_request("invalid step", "invalid-step").because(
     f"its name must have 1 to {STEP_NAME_BYTES_MAX} bytes"
 )
@@ -224,7 +223,7 @@ async def record(call: Call) -> HttpAnswer[RecordedStep]:
     Later deliveries get it in `steps` of their claim. A repetition with the same value changes
     nothing. A new step begins the count of attempts anew.
     """
-    _check_level(call)
+    TOO_EARLY.check(call)
     body = _STEP.decode(call.text)
     outcome = await call.services.broker.steps.record(
         caller(call),
@@ -264,7 +263,7 @@ async def park(call: Call) -> HttpAnswer[ParkedTask]:
     No worker holds it meanwhile, and it costs no attempt. The next delivery finds in `steps` what
     has ended the wait. If that has happened already, the answer says so, and the lease goes on.
     """
-    _check_level(call)
+    TOO_EARLY.check(call)
     body = _PARK.decode(call.text)
     until_ms = instant_ms(body.until, error=INVALID_UNTIL) if body.until else 0
     waits = (body.until, body.for_seconds)
@@ -321,7 +320,7 @@ async def signal(call: Call) -> HttpAnswer[SentSignal]:
 
     Each wait reads one signal of its name, the oldest. Signals go with their task.
     """
-    _check_level(call)
+    TOO_EARLY.check(call)
     name = call.named["signal"]
     if not SIGNAL_NAME.fullmatch(name):
         raise INVALID_SIGNAL
@@ -360,12 +359,6 @@ async def steps(call: Call) -> HttpAnswer[StepsView]:
 def _lease_until(stands: StepStands) -> str:
     """Return the end of the lease, empty for a task that is parked."""
     return rfc3339(stands.lease_until_ms) if stands.lease_until_ms else ""
-
-
-def _check_level(call: Call) -> None:
-    """Refuse what a node of an earlier release, elected next, would not know."""
-    if call.services.broker.level() < STEPS_FROM:
-        raise TOO_EARLY
 
 
 def _step_name(name: str | None) -> str:

@@ -12,7 +12,8 @@ from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.declared.parameters import query
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import bad_request, from_failure, from_rejection
+from codeq_cluster.api.http.errors import bad_request, from_rejection
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import NO_TASK
 from codeq_cluster.api.routes.task_views import TASK_ID
 from codeq_cluster.auth import Access
@@ -30,7 +31,6 @@ from codeq_cluster.core.tags import (
     metadata_fault,
     tags_fault,
 )
-from codeq_cluster.errors import UpgradeUnderWay
 
 ROUTES = Routes(__name__, __doc__, Access.PRODUCER)
 
@@ -39,9 +39,7 @@ INVALID_METADATA = bad_request("invalid 'metadata'", "invalid-metadata").because
     f"must be JSON of at most {METADATA_BYTES_MAX} bytes"
 )
 INVALID_TAG = bad_request("invalid 'tag' (use name:value)", "invalid-tag")
-TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"tags and 'metadata' need formats of level {TAGS_FROM} on every shard")
-)
+TOO_EARLY = TooEarly(TAGS_FROM, "tags and 'metadata' need")
 NO_METADATA = Raw(b"null")
 _BOUNDS = (
     f"names of 1 to {TAG_NAME_BYTES_MAX} bytes without a colon, values of 1 to "
@@ -93,8 +91,8 @@ def read_tags(
     text = json_text(metadata, depth_max=limits.payload_depth_max, error=INVALID_METADATA.text)
     if metadata_fault(text):
         raise INVALID_METADATA
-    if (found or text) and call.services.broker.level() < TAGS_FROM:
-        raise TOO_EARLY
+    if found or text:
+        TOO_EARLY.check(call)
     return found, text
 
 
@@ -123,8 +121,8 @@ def named_tags(call: Call, texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
         found.append((name, value))
     if len(found) > TAGS_MAX:
         raise INVALID_TAG.because(f"at most {TAGS_MAX}")
-    if found and call.services.broker.level() < TAGS_FROM:
-        raise TOO_EARLY
+    if found:
+        TOO_EARLY.check(call)
     return tuple(found)
 
 
@@ -176,8 +174,7 @@ async def change_tags(call: Call) -> HttpAnswer[TaggedView]:
     if why:
         raise INVALID_TAGS.because(why)
     task_id = call.task_id(not_found=NO_TASK)
-    if call.services.broker.level() < TAGS_FROM:
-        raise TOO_EARLY
+    TOO_EARLY.check(call)
     outcome = await call.services.broker.change_tags(
         ChangeTags(id=task_id, tenant=call.identity.tenant, put=put, remove=remove),
         timeout_s=call.timeout_s,

@@ -12,7 +12,8 @@ from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
 from codeq_cluster.api.declared.parameters import query
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import bad_request, from_failure
+from codeq_cluster.api.http.errors import bad_request
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_STATUS, rate_limited
 from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, caller, listed_tasks
 from codeq_cluster.api.routes.tags import TAG, asked_tags
@@ -24,7 +25,6 @@ from codeq_cluster.core.bounds import COMMAND, COMMAND_WORDS
 from codeq_cluster.core.groups import GROUP_NAME, GROUP_NAME_WORDS
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.selecting import ALL_TASKS, TaskFilter
-from codeq_cluster.errors import UpgradeUnderWay
 from codeq_cluster.ratelimit.token_bucket import Scope
 
 CLEANUP_DEFAULT = 1000
@@ -48,9 +48,7 @@ INVALID_SCHEDULE = bad_request("invalid 'schedule'", "invalid-schedule-id").beca
 INVALID_GROUP = bad_request("invalid 'group'", "invalid-group-id").because(
     f"use {GROUP_NAME_WORDS}"
 )
-FILTERS_TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"'schedule' and 'group' need formats of level {BULK_FROM} on every shard")
-)
+FILTERS_TOO_EARLY = TooEarly(BULK_FROM, "'schedule' and 'group' need")
 CLEANING = (Scope.ADMIN, "cleanup")
 INVALID_CREATED = bad_request("invalid instant (use RFC3339)", "invalid-query")
 UNBOUND_CREATED = bad_request(
@@ -188,8 +186,7 @@ def made_by(call: Call, only: TaskFilter, *, schedule: str, group: str) -> TaskF
         raise INVALID_SCHEDULE
     if group and not GROUP_NAME.fullmatch(group):
         raise INVALID_GROUP
-    if call.services.broker.level() < BULK_FROM:
-        raise FILTERS_TOO_EARLY
+    FILTERS_TOO_EARLY.check(call)
     return replace(only, schedule=schedule, group=group)
 
 

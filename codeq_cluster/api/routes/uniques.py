@@ -10,19 +10,17 @@ from msgspec import Raw
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.routes.task_views import TaskView
 from codeq_cluster.codec.levels import UNIQUE_FROM
 from codeq_cluster.core.merging import MERGES_MAX
 from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.core.task import LANE_KEY_BYTES_MAX, Until
 from codeq_cluster.core.unique import MAX_WAITS, WAIT_S_MAX, On, UniqueTerms
-from codeq_cluster.errors import UpgradeUnderWay
 
 INVALID = bad_request("invalid 'unique'", "invalid-unique")
-TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"'unique' needs formats of level {UNIQUE_FROM} on every shard")
-)
+TOO_EARLY = TooEarly(UNIQUE_FROM, "'unique' needs")
 CONFLICT = from_rejection(
     Rejected(Rejection.UNIQUE_CONFLICT, "0c8a2f4e-6d1b-4f7a-9b3c-5e2d8f1a7c60 LEASED 12000")
 )
@@ -127,8 +125,7 @@ def read_unique(call: Call, item: Raw, *, is_alone: bool, has_start: bool) -> Un
         raise INVALID.because("maxWaitSeconds must be at least debounceSeconds, and come with it")
     if debounce_s and (has_start or on is On.REJECT):
         raise INVALID.because("debounceSeconds excludes reject, and another start of the task")
-    if call.services.broker.level() < UNIQUE_FROM:
-        raise TOO_EARLY
+    TOO_EARLY.check(call)
     return UniqueTerms(
         key=body.key,
         on=on,

@@ -13,13 +13,8 @@ from codeq_cluster.api.declared.parameters import header
 from codeq_cluster.api.declared.wide import INT64, Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import (
-    ApiError,
-    bad_request,
-    from_failure,
-    from_rejection,
-    invalid_body,
-)
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection, invalid_body
+from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import (
     INVALID_COMMAND,
     NOT_ALLOWED,
@@ -53,7 +48,6 @@ from codeq_cluster.core.holds import HOLDS, HoldOperation
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Returned
 from codeq_cluster.core.task import Task, shown_as
-from codeq_cluster.errors import UpgradeUnderWay
 from codeq_cluster.ratelimit.token_bucket import Scope
 from codeq_cluster.settings import NodeSettings
 
@@ -87,9 +81,7 @@ LEASE_TOKEN_FIELD = field(
 CLAIMING = (Scope.WORKER, "claim")
 _NO_HOLDS = [from_rejection(Rejected(Rejection.NOTHING_TO_HOLD, each)) for each in HOLDS]
 _HOLD = bad_request("invalid 'hold' (must be key, queue or limit)", "invalid-hold")
-_HOLD_TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"'hold' needs formats of level {KEYS_FROM} on every shard")
-)
+_HOLD_TOO_EARLY = TooEarly(KEYS_FROM, "'hold' needs")
 _INVALID = invalid_body()
 
 
@@ -361,8 +353,7 @@ def _holds(call: Call, hold: str | None) -> type[HoldOperation] | None:
         return None
     if hold not in HOLDS:
         raise _HOLD
-    if call.services.broker.level() < KEYS_FROM:
-        raise _HOLD_TOO_EARLY
+    _HOLD_TOO_EARLY.check(call)
     return HOLDS[hold]
 
 
