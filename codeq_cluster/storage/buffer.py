@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Final
+
+from codeq_cluster.key_order import KeyOrder
 
 Rows = list[tuple[bytes, bytes]]
 ROW_OVERHEAD_BYTES = 64  # About one dictionary entry and its two objects.
-# A read of a range looks at so many keys one by one before it brings all into order: 10 us.
-_UNORDERED_MAX = 512
 
 
 class Missing:
@@ -38,9 +36,8 @@ class RowBuffer:
     """
 
     __slots__ = (
-        "_added",
         "_is_transient",
-        "_ordered",
+        "_order",
         "_stored",
         "ranges",
         "rows",
@@ -61,10 +58,7 @@ class RowBuffer:
         # Keys that the database may have a row of. They can be put and deleted here again. Without
         # that second delete, the database's row would come back.
         self._stored: set[bytes] = set()
-        # The keys in order, but for the last ones added; some may be gone, or be there twice.
-        # Nobody who only writes pays for the order.
-        self._ordered: list[bytes] = []
-        self._added = 0  # At least so many of the last keys of `rows` are not in it.
+        self._order = KeyOrder(self.rows)
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.ranges)
@@ -89,7 +83,7 @@ class RowBuffer:
                     stored.add(key)
         before = len(here)
         here.update(rows)
-        self._added += len(here) - before
+        self._order.added += len(here) - before
         values = filter(None, rows.values())
         self.size += sum(map(len, rows)) + sum(map(len, values)) + ROW_OVERHEAD_BYTES * len(rows)
         for key in gone:
@@ -107,7 +101,7 @@ class RowBuffer:
             self.size += len(start) + len(end) + ROW_OVERHEAD_BYTES
         for key, value in puts:
             self.rows[key] = value
-            self._added += 1
+            self._order.added += 1
             self.size += len(key) + len(value) + ROW_OVERHEAD_BYTES
 
     def over(
@@ -120,7 +114,7 @@ class RowBuffer:
             start: The first key.
             end: The key after the last.
         """
-        own = self._between(start, end)
+        own = self._order.between(start, end)
         kept = ((key, value) for key, value in stored if self.get(key) is MISSING)
         mine = ((key, value) for key in own if (value := self.rows[key]) is not None)
         return heapq.merge(kept, mine)
@@ -136,7 +130,7 @@ class RowBuffer:
             start: The first key.
             edge: The key after the last.
         """
-        own = self._between(start, edge)
+        own = self._order.between(start, edge)
         if not own and not self.ranges:
             return page
         rows: dict[bytes, bytes | None] = {
@@ -144,15 +138,3 @@ class RowBuffer:
         }
         rows.update((key, self.rows[key]) for key in own)
         return sorted((key, value) for key, value in rows.items() if value is not None)
-
-    def _between(self, start: bytes, end: bytes) -> list[bytes]:
-        """Return the keys of start <= key < end, ascending."""
-        rows, ordered = self.rows, self._ordered
-        if self._added > _UNORDERED_MAX:
-            ordered += islice(reversed(rows), self._added)
-            ordered.sort()
-            self._added = 0
-        within = ordered[bisect_left(ordered, start) : bisect_left(ordered, end)]
-        found = {key for key in within if key in rows}
-        found.update(key for key in islice(reversed(rows), self._added) if start <= key < end)
-        return sorted(found)

@@ -35,6 +35,7 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters, Result, Task
 from codeq_cluster.core.turn_order import TurnOrder
 from codeq_cluster.core.view import KeyRow
+from codeq_cluster.key_order import UNORDERED_MAX, KeyOrder
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class ShardView(Ranges):
         self._turns: dict[str, Turns] = {}
         # key -> (batch, value): the newest decided value. An older batch must not remove it.
         self._overlay: dict[bytes, tuple[int, bytes | None]] = {}
+        self._order = KeyOrder(self._overlay)
         self._tasks: dict[str, tuple[int, Task | None]] = {}
         self._together: dict[tuple[str, str], int] = {}  # See `leased_together`.
         self._together_as_of = 0
@@ -284,6 +286,7 @@ class ShardView(Ranges):
         overlay = self._overlay
         for key, value in rows.items():
             overlay[key] = (batch, value)
+        self._order.added += len(rows)
         for task_id, task in tasks.items():
             self._tasks[task_id] = (batch, task)
         self.follow(rows)
@@ -487,11 +490,10 @@ class ShardView(Ranges):
         overlay = self._overlay
         if not overlay:
             return stored, edge
-        keys = set(stored)
-        for key, (_, value) in overlay.items():
+        keys: set[bytes] | None = None
+        few = len(overlay) <= UNORDERED_MAX
+        for key in overlay if few else self._order.between(start, edge):
             if start <= key < edge:
-                if value is None:
-                    keys.discard(key)
-                else:
-                    keys.add(key)
-        return sorted(keys), edge
+                keys = set(stored) if keys is None else keys
+                (keys.discard if overlay[key][1] is None else keys.add)(key)
+        return stored if keys is None else sorted(keys), edge

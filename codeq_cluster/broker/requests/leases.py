@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -13,7 +13,7 @@ from codeq_cluster.broker.questions import Watch, Watched
 from codeq_cluster.broker.requests.producer import on_their_shards
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.operations import Heartbeat
-from codeq_cluster.core.outcomes import Extended, Rejected
+from codeq_cluster.core.outcomes import Extended, Outcome, Rejected
 from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Cancelling
@@ -25,7 +25,11 @@ _SLACK_S = 1.0
 # Each wait is a call to a shard's leader, and writes need the others of a node's 10,000 calls.
 _WAITS_MAX = 2_000
 
+# Each line is two rows of an entry once a log is full, and a leader decides a write in one go.
+_LINES_A_WRITE = 500
+
 Kept = Extended | Rejected | CodeqError
+_Placed = tuple[int, Heartbeat | Report]  # With its shard.
 
 
 class HeldLease(Struct, frozen=True, kw_only=True):
@@ -79,16 +83,19 @@ class Leases:
     ) -> list[Kept]:
         """Renew leases, in one write a shard; return one answer for each, errors as values.
 
-        A lease that keeps its end is answered with an end of 0; nothing was asked about it.
+        Those with many lines for logs are several writes, one after the other. A lease that keeps
+        its end is answered with an end of 0; nothing was asked about it.
         """
         renewed = [
             (shard_of(each.id, self._shards.count), renewal(each, tenant=tenant, worker=worker))
             for each in leases
             if each.extend_ms
         ]
-        outcomes = iter(
-            await on_their_shards(self._shards, renewed, timeout_s=timeout_s) if renewed else ()
-        )
+        deadline = deadline_in(timeout_s)
+        answers: list[Outcome | CodeqError] = []
+        for some in _writes(renewed):
+            answers += await on_their_shards(self._shards, some, deadline=deadline)
+        outcomes = iter(answers)
         kept: list[Kept] = []
         for each in leases:
             outcome = next(outcomes) if each.extend_ms else Extended(0)
@@ -138,3 +145,18 @@ class Leases:
             for each in silent:
                 each.cancel()
         return news
+
+
+def _writes(renewed: Sequence[_Placed]) -> Iterator[Sequence[_Placed]]:
+    """Yield the renewals in order, in parts whose lines a leader decides in some milliseconds."""
+    some: list[_Placed] = []
+    lines = 0
+    for each in renewed:
+        more = len(each[1].log) if isinstance(each[1], Report) else 0
+        if some and lines + more > _LINES_A_WRITE:
+            yield some
+            some, lines = [], 0
+        some.append(each)
+        lines += more
+    if some:
+        yield some

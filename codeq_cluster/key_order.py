@@ -1,0 +1,41 @@
+"""Key order: the keys of a dictionary in order, for reads of ranges."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import islice
+from typing import Any
+
+from msgspec import Struct
+
+# A read looks at so many keys one by one before it brings all into order: 10 us.
+UNORDERED_MAX = 512
+
+
+class KeyOrder(Struct):
+    """The keys of rows that change beside it; whoever only writes does not pay for the order.
+
+    Attributes:
+        rows: By key.
+        added: At most so many of the last keys of the rows are not in order yet. Whoever puts rows
+            adds how many they are, or only those whose keys are new.
+        ordered: The other keys in order; some may be gone, or be there twice.
+    """
+
+    rows: dict[bytes, Any]
+    added: int = 0
+    ordered: list[bytes] = []
+
+    def between(self, start: bytes, end: bytes) -> list[bytes]:
+        """Return the keys of start <= key < end, ascending."""
+        rows, ordered = self.rows, self.ordered
+        if self.added > UNORDERED_MAX:
+            ordered += islice(reversed(rows), self.added)
+            if len(ordered) > 2 * len(rows):
+                ordered[:] = rows
+            ordered.sort()
+            self.added = 0
+        within = ordered[bisect_left(ordered, start) : bisect_left(ordered, end)]
+        found = {key for key in within if key in rows}
+        found.update(key for key in islice(reversed(rows), self.added) if start <= key < end)
+        return sorted(found)
