@@ -1,4 +1,7 @@
-"""Uniques: the clients that create tasks of a few unique keys, and those that work them off."""
+"""Uniques: the clients that create tasks of a few unique keys, and those that work them off.
+
+Some tasks are rejected, which lets go of their keys, and an operator requeues these dead letters.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +38,17 @@ class Uniques(Clients):
         super().__init__(client, seed=seed)
         self._rate = rate
         self._numbers = itertools.count()
+        self._rejected: list[str] = []
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Create until `stop` is set, and let workers go on beside."""
+        """Create and requeue until `stop` is set, and let workers go on beside."""
         self._stop = stop
         async with asyncio.TaskGroup() as clients:
             for n in range(PRODUCERS):
                 clients.create_task(self._produce(n))
             for n in range(WORKERS):
                 clients.create_task(self._work(n))
+            clients.create_task(self._revive())
 
     async def end(self, *, within_s: float) -> bool:
         """Work off all tasks; return whether that succeeded."""
@@ -92,6 +97,17 @@ class Uniques(Clients):
         args = replace(args, idempotency_key=f"{merging.key}/{number}")
         await self._client.retried(process, F.MERGE, args, tries=TRIES)
 
+    async def _revive(self) -> None:
+        """Requeue rejected tasks, whose keys others may have meanwhile."""
+        process = Process("unique-operator", self._seed)
+        rng = process.random
+        while not await self._paused(rng.uniform(0.5, 1.5) * 2 / self._rate):
+            if self._rejected:
+                task = self._rejected.pop(rng.randrange(len(self._rejected)))
+                args = Args(command=UNIQUE_COMMAND, task=task)
+                answer = await self._client.invoke(process, F.REVIVE, args)
+                self._rejected += [task] if answer.type is Type.FAIL else []
+
     async def _work(self, n: int) -> None:
         process = Process(f"unique-worker-{n}", self._seed)
         while not self._stop.is_set():
@@ -99,16 +115,22 @@ class Uniques(Clients):
                 await self._paused(PAUSE_S)
 
     async def _worked_off(self, process: Process, worker: str, *, polite: bool = True) -> bool:
-        """Claim a task and end it, or lose it; return whether there was one."""
+        """Claim a task and end it, reject it or lose it; return whether there was one."""
         rng = process.random
         claim = Args(command=UNIQUE_COMMAND, lease_ms=1000 * LEASE_S)
         taken = await self._client.invoke(process, F.TAKE, claim, worker=worker)
         if taken.type is not Type.OK or not taken.out.task:
             return False
+        held = Args(task=taken.out.task, token=taken.out.token)
         if not polite:
             await self._paused(rng.choice((0.0, 0.1, 0.3, 1.0, 3.0)))
-            if rng.random() < 0.15:
+            drawn = rng.random()
+            if drawn < 0.15:
                 return True  # Its lease brings it back.
-        held = Args(task=taken.out.task, token=taken.out.token, status="COMPLETED", content="{}")
-        await self._client.invoke(process, F.FINISH, held, worker=worker)
+            if drawn < 0.4:
+                rejected = await self._client.invoke(process, F.REJECT, held, worker=worker)
+                self._rejected += [held.task] if rejected.type is Type.OK else []
+                return True
+        done = replace(held, status="COMPLETED", content="{}")
+        await self._client.invoke(process, F.FINISH, done, worker=worker)
         return True

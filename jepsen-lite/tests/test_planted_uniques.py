@@ -20,13 +20,18 @@ Span = tuple[float, float]
 
 
 class World:
-    """Two tasks of one key, the second replaced once, and a debounced one of another key."""
+    """Two tasks of one key, the second replaced once, and a debounced one of another key.
+
+    A third task of the first key is rejected, and requeued when the key is free again.
+    """
 
     def __init__(self) -> None:
         self.said: dict[str, tuple[Span, Merging, Out]] = {
             "a": ((0, 0.1), KEEP, _out("t", "created", 0)),
             "b": ((2, 2.1), KEEP, _out("v", "queued", 2)),
             "c": ((3, 3.1), KEEP, _out("v", "replaced", 3, created=2, location="HELD_SET")),
+            "e": ((10, 10.1), KEEP, _out("r", "created", 10)),
+            "f": ((12, 12.1), KEEP, _out("s", "created", 12)),
             "x": ((0, 0.1), LATE, _out("w", "created", 0, start=1)),
             "y": ((0.5, 0.6), LATE, _out("w", "replaced", 0.5, created=0, start=1.5)),
         }
@@ -34,17 +39,25 @@ class World:
             "t": ((1, 1.1), Out(task="t", token=1, attempt=1, content="a")),
             "v": ((6, 6.1), Out(task="v", token=1, attempt=1, content="c")),
             "w": ((1.6, 1.7), Out(task="w", token=1, attempt=1, content="y")),
+            "r": ((10.2, 10.3), Out(task="r", token=1, attempt=1, content="e")),
+            "s": ((12.2, 12.3), Out(task="s", token=1, attempt=1, content="f")),
+            "r again": ((16, 16.1), Out(task="r", token=2, attempt=1, content="e")),
         }
         self.ends: dict[str, Span] = {"t": (5, 5.1), "v": (7, 7.1), "w": (1.8, 1.9)}
+        self.ends |= {"s": (14, 14.1), "r": (18, 18.1)}
+        self.rejected: Span = (11, 11.1)
+        self.requeued: Span | None = (15, 15.1)
         self.parts = [
             _part("t", "a", "u0", 0, 5),
             _part("v", "c", "u0", 2, 7),
             _part("w", "y", "u2", 0, 1.8),
+            _part("r", "e", "u0", 10, 18),
+            _part("s", "f", "u0", 12, 14),
         ]
         self.kinds: dict[str, Type] = {}
         # By content; the last one of a task says its tag.
-        self.tags = {"a": "r0", "b": "r1", "c": "r2", "x": "r0", "y": "r2"}
-        self.lists = {"r0": ["t"], "r1": [], "r2": ["w", "v"]}
+        self.tags = {"a": "r0", "b": "r1", "c": "r2", "e": "r0", "f": "r0", "x": "r0", "y": "r2"}
+        self.lists = {"r0": ["s", "r", "t"], "r1": [], "r2": ["w", "v"]}
 
     def told(self) -> Story:
         """Tell of the creates, the claims, the results and the last look."""
@@ -56,7 +69,13 @@ class World:
         for span, out in self.takes.values():
             story.op(F.TAKE, span, Type.OK, Args(command=UNIQUE_COMMAND), out)
         for task, span in self.ends.items():
-            story.op(F.FINISH, span, Type.OK, Args(task=task, token=1, status="COMPLETED"), Out())
+            token = max(out.token for _, out in self.takes.values() if out.task == task)
+            done = Args(task=task, token=token, status="COMPLETED")
+            story.op(F.FINISH, span, Type.OK, done, Out())
+        story.op(F.REJECT, self.rejected, Type.OK, Args(task="r", token=1), Out(dead=True))
+        if self.requeued is not None:
+            args = Args(command=UNIQUE_COMMAND, task="r")
+            story.op(F.REVIVE, self.requeued, Type.OK, args, Out(task="r"))
         look = Args(command=UNIQUE_COMMAND, final=True)
         story.op(F.PARTS, (22, 23), Type.OK, look, Out(parts=tuple(self.parts)))
         for tag, tasks in self.lists.items():
@@ -99,6 +118,20 @@ def a_claim_has_what_was_refused(world: World) -> None:
 def two_tasks_of_a_key_are_worked_on(world: World) -> None:
     _, out = world.takes["v"]
     world.takes["v"] = ((4, 4.1), out)
+
+
+def a_dead_letter_is_requeued_beside_another(world: World) -> None:
+    world.requeued = (13, 13.1)
+
+
+def two_tasks_of_a_key_are_worked_on_after_a_requeue(world: World) -> None:
+    world.takes["s"] = ((17, 17.1), world.takes["s"][1])
+    world.ends["s"] = (19, 19.1)
+    world.parts[4] = _part("s", "f", "u0", 12, 19)
+
+
+def a_requeued_task_is_dead_again(world: World) -> None:
+    world.parts[3] = replace(world.parts[3], status="FAILED", dead=True)
 
 
 def the_last_payload_is_lost(world: World) -> None:
@@ -170,6 +203,9 @@ PLOTS: tuple[tuple[str, Callable[[World], None]], ...] = (
     ("G32", a_claim_has_what_was_replaced),
     ("G32", a_claim_has_what_was_refused),
     ("G32", two_tasks_of_a_key_are_worked_on),
+    ("G32", a_dead_letter_is_requeued_beside_another),
+    ("G32", two_tasks_of_a_key_are_worked_on_after_a_requeue),
+    ("G32", a_requeued_task_is_dead_again),
     ("G32", the_last_payload_is_lost),
     ("G32", a_task_is_lost),
     ("G32", a_task_is_not_done),
@@ -223,5 +259,15 @@ def test_a_lost_answer_excuses_what_it_may_have_done() -> None:
     a_claim_has_what_was_replaced(world)
     world.parts[1] = replace(world.parts[1], content="b")
     world.kinds["b"] = Type.INFO
+
+    assert verdicts(world.told().history())["G32"].valid is True
+
+
+def test_a_dead_letter_that_nobody_requeued_may_stay() -> None:
+    """It has let go of its key, so others may have it meanwhile."""
+    world = World()
+    world.requeued = None
+    del world.takes["r again"], world.ends["r"]
+    a_requeued_task_is_dead_again(world)
 
     assert verdicts(world.told().history())["G32"].valid is True

@@ -43,9 +43,12 @@ def dead_at_once(history: History) -> Verdict:
     for part in last[-1].out.parts:
         parts[part.task].append(part)
     of_task: dict[str, list[Op]] = defaultdict(list)
-    for f in (F.ACCEPT, F.REVIVE, *_OF_A_LEASE):
+    for op in history.by_f[F.ACCEPT]:
+        of_task[op.out.task].append(op)
+    for f in (F.REVIVE, *_OF_A_LEASE):
         for op in history.by_f[f]:
-            of_task[op.args.task or op.out.task].append(op)
+            if op.args.task in of_task:  # Those with unique keys are rejected, too.
+                of_task[op.args.task].append(op)
     found: list[Violation] = []
     for task, ops in of_task.items():
         found += _over(task, ops)

@@ -42,7 +42,8 @@ def one_task_a_unique_key(history: History) -> Verdict:
     if last is None:
         return unknown("G32", "nobody listed the tasks of unique keys at the end")
     judge = _Judge(history, last)
-    found = [*judge.handed_out(), *judge.at_once(), *judge.at_rest(), *judge.overlapping()]
+    found = [*judge.handed_out(), *judge.at_once(), *judge.requeued()]
+    found += [*judge.at_rest(), *judge.overlapping()]
     return judged("G32", found, checked=judge.checked)
 
 
@@ -108,10 +109,13 @@ class _Judge:
         self._parts = {each.task: each for each in listed.out.parts}
         self._said = contents(history)
         self._takes = _takes(history)
-        self._finishes: dict[str, list[Op]] = defaultdict(list)
-        for op in history.by_f[F.FINISH]:
-            if op.possible:
-                self._finishes[op.args.task].append(op)
+        self._revives = [op for op in history.by_f[F.REVIVE] if op.ok]
+        self._rejects = _possible(history, F.REJECT)
+        self._ends = _possible(history, F.FINISH, F.REJECT)
+        self._by_key: dict[str, list[Op]] = defaultdict(list)  # Claims, in the order of answers.
+        for take in sorted(self._takes, key=lambda op: op.ret_ns):
+            if take.out.task in self._parts:
+                self._by_key[self._parts[take.out.task].group].append(take)
         self._by_task: dict[str, list[_Said]] = defaultdict(list)
         for each in self._said.values():
             if each.how in _CHANGES:
@@ -134,22 +138,47 @@ class _Judge:
 
     def at_once(self) -> Iterator[Violation]:
         """Yield claims of one task of a key while another one was certainly in progress."""
-        by_key: dict[str, list[Op]] = defaultdict(list)
         for take in self._takes:
-            part = self._parts.get(take.out.task)
-            if part is not None:
-                by_key[part.group].append(take)
-        for takes in by_key.values():
-            first: dict[str, Op] = {}
-            for take in sorted(takes, key=lambda op: op.ret_ns):
-                for other, begun in first.items():
-                    if other == take.out.task or begun.ret_ns > take.call_ns:
-                        continue
-                    ends = (op.call_ns for op in self._finishes[other])
-                    if not any(end < take.ret_ns for end in ends):
-                        text = f"{take.out.task} was claimed while {other} had the same key"
-                        yield Violation(text=text, events=(*take.events, *begun.events))
-                first.setdefault(take.out.task, take)
+            for begun in self._held(take):
+                text = f"{take.out.task} was claimed while {begun.out.task} had the same key"
+                yield Violation(text=text, events=(*take.events, *begun.events))
+
+    def requeued(self) -> Iterator[Violation]:
+        """Yield requeues of a dead letter whose key another task certainly had."""
+        for op in self._revives:
+            self.checked += op.args.task in self._parts
+            for begun in self._held(op):
+                text = f"{op.args.task} was requeued while {begun.out.task} had the same key"
+                yield Violation(text=text, events=(*op.events, *begun.events))
+
+    def _held(self, op: Op) -> Iterator[Op]:
+        """Yield the last claim of each other task that had the key of an operation's all the time.
+
+        A dead letter lets go of its key, so a claim says nothing of a task that may have been
+        rejected since.
+        """
+        task = op.args.task or op.out.task
+        part = self._parts.get(task)
+        last: dict[str, Op] = {}
+        for begun in self._by_key[part.group] if part is not None else ():
+            if begun.ret_ns > op.call_ns:
+                break
+            last[begun.out.task] = begun
+        for other, begun in last.items():
+            if other != task and not self._may_have_ended(begun, before_ns=op.ret_ns):
+                yield begun
+
+    def _may_have_ended(self, begun: Op, *, before_ns: float) -> bool:
+        """Return whether a delivery, or a later one of its task, may have ended before that."""
+        return any(
+            end.call_ns < before_ns and end.args.token >= begun.out.token
+            for end in self._ends[begun.out.task]
+        )
+
+    def _may_be_dead(self, task: str) -> bool:
+        """Return whether a reject of a task may have come after its last requeue."""
+        requeued = max((op.call_ns for op in self._revives if op.args.task == task), default=0.0)
+        return any((op.ret_ns if op.ok else inf) > requeued for op in self._rejects.get(task, ()))
 
     def at_rest(self) -> Iterator[Violation]:
         """Yield tasks that are there twice or not at all, or without what was said last."""
@@ -162,7 +191,7 @@ class _Judge:
             said = self._said.get(part.content)
             if said is None or not said.possible:
                 yield self._wrong(f"{part.task} has {part.content}, which nobody may have said")
-            if not part.ended or part.dead:
+            if not part.ended or (part.dead and not self._may_be_dead(part.task)):
                 yield self._wrong(f"{part.task} has not completed")
         for said in self._said.values():
             if said.how not in _CHANGES:
@@ -176,10 +205,14 @@ class _Judge:
                 yield self._wrong(f"{said.task} has lost what was acknowledged last", said)
 
     def overlapping(self) -> Iterator[Violation]:
-        """Yield keys that more tasks had at once than may, by the clock of their shard."""
+        """Yield keys that more tasks had at once than may, by the clock of their shard.
+
+        A list does not say when a dead letter let go of its key, and got it again.
+        """
         by_key: dict[str, list[Part]] = defaultdict(list)
         for part in self._parts.values():
-            by_key[part.group].append(part)
+            if part.task not in self._rejects:
+                by_key[part.group].append(part)
         on = {each.merging.key: each.merging.on for each in self._said.values()}
         for key, parts in by_key.items():
             most = 2 if on.get(key) == "keepLast" else 1
@@ -205,6 +238,16 @@ def listed(history: History) -> Op | None:
         if op.ok and op.args.final and op.args.command == UNIQUE_COMMAND:
             return op
     return None
+
+
+def _possible(history: History, *kinds: F) -> dict[str, list[Op]]:
+    """Return the operations of these kinds that may have taken effect, by task."""
+    found: dict[str, list[Op]] = defaultdict(list)
+    for f in kinds:
+        for op in history.by_f[f]:
+            if op.possible:
+                found[op.args.task].append(op)
+    return found
 
 
 def _takes(history: History) -> list[Op]:
