@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from types import NoneType
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
@@ -27,6 +28,7 @@ REF = "#/components/schemas/{name}"
 _INT64 = range(-(2**63), 2**63)
 
 B = TypeVar("B", bound="Body")
+E = TypeVar("E", bound=StrEnum)
 
 # Some name a limit of the settings.
 Refusal = ApiError | Callable[[NodeSettings], ApiError]
@@ -319,6 +321,17 @@ def whole(value: int | None, *, error: ApiError) -> int:
 def wholes(*values: int | None, error: ApiError) -> list[int]:
     """Return integer fields, as `whole` does."""
     return [0 if value is None else whole(value, error=error) for value in values]
+
+
+def chosen(of: type[E], name: str, value: str | None, refusal: ApiError) -> E | None:
+    """Return the member that a field's text names, None for none; raises the refusal for others."""
+    if value is None:
+        return None
+    try:
+        return of(value)
+    except ValueError as unknown:
+        words = ", ".join(each.value for each in of)
+        raise refusal.about(name).because(f"{name}: use {words}") from unknown
 
 
 def instant_ms(text: str, *, error: ApiError) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from codeq_cluster.api.declared.bodies import Body, Schema, field
+from codeq_cluster.api.declared.bodies import Body, Schema, chosen, field
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
@@ -63,8 +63,6 @@ INVALID_GROUP = bad_request("invalid group", "invalid-group")
 KEY_TWICE = bad_request("two tasks have one idempotencyKey", "duplicate-idempotency-key")
 _DIGEST_BYTES = 16
 _CONFLICT = from_rejection(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
-
-E = TypeVar("E", bound=StrEnum)
 
 
 def _choice(of: type[StrEnum], text: str) -> Any:
@@ -247,8 +245,9 @@ async def create(call: Call) -> HttpAnswer[GroupView]:
         id=group_id,
         digest=blake2b(call.text.encode(), digest_size=_DIGEST_BYTES).hexdigest(),
         then=await _then(call, body.then),
-        then_if=_chosen(ThenIf, "thenIf", body.then_if) or ThenIf.ENDED,
-        on_failure=_chosen(OnFailure, "onFailure", body.on_failure) or OnFailure.CONTINUE,
+        then_if=chosen(ThenIf, "thenIf", body.then_if, INVALID_GROUP) or ThenIf.ENDED,
+        on_failure=chosen(OnFailure, "onFailure", body.on_failure, INVALID_GROUP)
+        or OnFailure.CONTINUE,
         seal_within_ms=within_s * 1000,
         tasks=await _tasks(call, body.tasks or ()),
         seal=body.seal or False,
@@ -376,16 +375,6 @@ async def _then(call: Call, item: Raw) -> Create | None:
     if len(task.payload.encode()) > THEN_BYTES_MAX:
         raise INVALID_GROUP.about("then").because(f"then: at most {THEN_BYTES_MAX} bytes")
     return task
-
-
-def _chosen(of: type[E], name: str, value: str | None) -> E | None:
-    if value is None:
-        return None
-    try:
-        return of(value)
-    except ValueError as unknown:
-        words = ", ".join(each.value for each in of)
-        raise INVALID_GROUP.about(name).because(f"{name}: use {words}") from unknown
 
 
 async def _known(call: Call) -> Group:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Raw
 from msgspec.structs import replace
 
-from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms
+from codeq_cluster.api.declared.bodies import Body, Schema, chosen, field, instant_ms
 from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request
@@ -44,8 +44,6 @@ BAD_ID = bad_request("invalid schedule id", "invalid-schedule-id").because(f"use
 INVALID_FROM = bad_request("invalid 'from' (use RFC3339, from 1970 on)", "invalid-from")
 INVALID_TO = bad_request("invalid 'to' (use RFC3339, after 'from')", "invalid-to")
 TEMPLATE_TOO_LARGE = body_too_large(TEMPLATE_BYTES_MAX).about("task")
-
-E = TypeVar("E", bound=StrEnum)
 
 
 def _instant(text: str) -> Any:
@@ -236,8 +234,8 @@ async def plan_of(call: Call, body: ScheduleBody) -> Plan:
     return Plan(
         timing=timing_of(body, start_at=body.start_at, end_at=body.end_at),
         task=await _template(call, body.task),
-        overlap=chosen(Overlap, "overlap", body.overlap) or Overlap.SKIP,
-        missed=chosen(Missed, "missed.policy", missed.policy) or Missed.ONE,
+        overlap=chosen(Overlap, "overlap", body.overlap, INVALID_SCHEDULE) or Overlap.SKIP,
+        missed=chosen(Missed, "missed.policy", missed.policy, INVALID_SCHEDULE) or Missed.ONE,
         window_s=WINDOW_S_DEFAULT if missed.window_seconds is None else missed.window_seconds,
         jitter_s=body.jitter_seconds or 0,
         max_runs=body.max_runs or 0,
@@ -245,17 +243,6 @@ async def plan_of(call: Call, body: ScheduleBody) -> Plan:
         owner=owner,
         note=note,
     )
-
-
-def chosen(of: type[E], name: str, value: str | None) -> E | None:
-    """Return the member that a text names, None for none; raises ApiError for no such member."""
-    if value is None:
-        return None
-    try:
-        return of(value)
-    except ValueError as unknown:
-        words = ", ".join(each.value for each in of)
-        raise INVALID_SCHEDULE.about(name).because(f"{name}: use {words}") from unknown
 
 
 def timing_of(

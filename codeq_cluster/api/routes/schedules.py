@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from codeq_cluster.api.declared.bodies import instant_ms
+from codeq_cluster.api.declared.bodies import chosen, instant_ms
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.declared.parameters import query
 from codeq_cluster.api.declared.wide import Int64
@@ -32,7 +32,6 @@ from codeq_cluster.api.routes.schedule_bodies import (
     SCHEDULE,
     SET,
     TRIGGER,
-    chosen,
     plan_of,
     timing_of,
 )
@@ -316,7 +315,7 @@ async def trigger(call: Call) -> HttpAnswer[TriggeredView]:
         _id(call),
         name=f"t.{_name(body.idempotency_key)}",
         at_ms=call.services.now_ms(),
-        overlap=chosen(Overlap, "overlap", body.overlap),
+        overlap=chosen(Overlap, "overlap", body.overlap, INVALID_SCHEDULE),
     )
     run = accepted(outcome)
     return reply(TriggeredView(run.how.value, run.task_id))
@@ -350,7 +349,7 @@ async def backfill(call: Call) -> HttpAnswer[BackfillStarted]:
         raise INVALID_FROM
     if not from_ms <= to_ms <= call.services.now_ms():
         raise INVALID_TO.because("'to' must be after 'from', and not after now")
-    overlap = chosen(Overlap, "overlap", body.overlap) or Overlap.QUEUE
+    overlap = chosen(Overlap, "overlap", body.overlap, INVALID_SCHEDULE) or Overlap.QUEUE
     known = await _known(call)
     timing = known.plan.timing
     found = await computed(
