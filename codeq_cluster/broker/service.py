@@ -79,9 +79,7 @@ class Broker:
         self.change_tags = producer.change_tags
         self.claim = Claims(shards, waiters, background).claim
         self.heartbeat = consumer.heartbeat
-        self.abandon = consumer.abandon
-        self.nack = consumer.nack
-        self.reject = consumer.reject
+        self.give_back = consumer.give_back
         self.submit = consumer.submit
         self.upload = uploads.upload
         self.cancel = consumer.cancel

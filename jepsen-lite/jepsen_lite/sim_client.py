@@ -8,15 +8,16 @@ from codeq_cluster.api.http.errors import ApiError, from_failure
 from codeq_cluster.api.routes.task_views import task_view
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
+from codeq_cluster.broker.requests.leases import HeldLease
 from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.broker.service import Broker
-from codeq_cluster.broker.values import Caller, FoundTask, NewResult
+from codeq_cluster.broker.values import Caller, FoundTask, NewResult, new_request
 from codeq_cluster.core.dependencies import Input, shown_status
 from codeq_cluster.core.gate import PerQueue
-from codeq_cluster.core.holds import HOLDS
+from codeq_cluster.core.holds import HOLDS, Nack
 from codeq_cluster.core.lane import Order, PerKey
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import PutTopic
+from codeq_cluster.core.operations import Abandon, PutTopic
 from codeq_cluster.core.outcomes import Created, Rejected, TopicStands
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.sharding import shard_of
@@ -162,25 +163,26 @@ class SimClient(Asker):
             case F.RESULT | F.END | F.CLOSE | F.HAND_IN:
                 return await _submit(broker, args, worker, timeout_s)
             case F.HEARTBEAT | F.BEAT:
-                extended = taken(
-                    await broker.heartbeat(
-                        TENANT,
-                        worker,
-                        args.task,
-                        extend_ms=args.lease_ms,
-                        token=args.token,
-                        log=(args.content,) if args.content else (),
-                        timeout_s=timeout_s,
-                    )
+                held = HeldLease(
+                    id=args.task,
+                    token=args.token,
+                    extend_ms=args.lease_ms,
+                    log=(args.content,) if args.content else (),
                 )
-                asked = extended.cancelling
+                extended = await broker.heartbeat(TENANT, worker, held, timeout_s=timeout_s)
+                asked = taken(extended).cancelling
                 return Out(http=200, until_ms=0 if asked is None else asked.deadline_ms)
             case F.NACK | F.RETURN:
                 return await _nack(broker, args, worker, timeout_s)
             case F.ABANDON:
-                returned = await broker.abandon(
-                    TENANT, worker, args.task, token=args.token, timeout_s=timeout_s
+                abandon = Abandon(
+                    request=new_request(),
+                    id=args.task,
+                    tenant=TENANT,
+                    worker=worker,
+                    token=args.token,
                 )
+                returned = await broker.give_back(abandon, timeout_s)
                 return Out(http=200, dead=taken(returned).dead)
             case F.CANCEL | F.STOP:
                 cancelled = await broker.cancel(
@@ -308,16 +310,16 @@ def _named(result: Result) -> tuple[Follow, ...]:
 
 
 async def _nack(broker: Broker, args: Args, worker: str, timeout_s: float) -> Out:
-    returned = await broker.nack(
-        TENANT,
-        worker,
-        args.task,
+    nack = Nack(
+        request=new_request(),
+        id=args.task,
+        tenant=TENANT,
+        worker=worker,
         delay_ms=min(args.delay_ms, NACK_S_MAX * 1000),
-        reason="",
         token=args.token,
-        holds=HOLDS[hold_of(args.command)] if args.hold else None,
-        timeout_s=timeout_s,
     )
+    asked = HOLDS[hold_of(args.command)](nack=nack) if args.hold else nack
+    returned = await broker.give_back(asked, timeout_s)
     return Out(http=200, dead=taken(returned).dead)
 
 

@@ -34,4 +34,4 @@ class SimRejects:
             reason=args.content,
             token=args.token,
         )
-        return Out(http=200, dead=taken(await broker.reject(asked, self._timeout_s)).dead)
+        return Out(http=200, dead=taken(await broker.give_back(asked, self._timeout_s)).dead)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.service import Broker
-from codeq_cluster.broker.values import Caller
-from codeq_cluster.core.durable import Park, Signal, Step
+from codeq_cluster.broker.values import Caller, new_request
+from codeq_cluster.core.durable import Park, RecordStep, SendSignal, Signal, Step
 from jepsen_lite.history import Args, F, Out, Sent, Stepped
 from jepsen_lite.taken import taken
 
@@ -24,13 +24,15 @@ class SimSteps:
         caller = Caller(TENANT, worker, deadline_in(self._timeout_s))
         match f:
             case F.SIGNAL:
-                sent = await broker.steps.signal(
-                    caller,
-                    args.task,
+                signal = SendSignal(
+                    request=new_request(),
+                    id=args.task,
+                    tenant=TENANT,
                     name=args.name,
                     payload=args.content,
                     key=args.idempotency_key,
                 )
+                sent = await broker.steps.signal(caller, signal)
                 return Out(http=200, replayed=taken(sent).replay)
             case F.STEPS:
                 found = await broker.steps.of(caller, args.task)
@@ -42,15 +44,16 @@ class SimSteps:
                     signals=tuple(map(_sent, found.signals)),
                 )
             case F.RECORD:
-                stands = await broker.steps.record(
-                    caller,
-                    args.task,
+                record = RecordStep(
+                    id=args.task,
+                    tenant=TENANT,
+                    worker=worker,
                     name=args.name,
                     value=args.content,
-                    position=0,
                     extend_ms=args.lease_ms,
                     token=args.token,
                 )
+                stands = await broker.steps.record(caller, record)
             case _:
                 operation = Park(
                     id=args.task,

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import pytest
 
+from codeq_cluster.broker.requests.leases import HeldLease
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.new_task import Create
@@ -59,7 +60,7 @@ def beat(brokers: SimBrokers, task_id: str) -> Extended | Rejected:
     return asked(
         brokers,
         lambda broker: broker.heartbeat(
-            "", "ann", task_id, extend_ms=LEASE_MS, token=0, timeout_s=4
+            "", "ann", HeldLease(id=task_id, token=0, extend_ms=LEASE_MS), timeout_s=4
         ),
     )
 

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.service import Broker
-from codeq_cluster.broker.values import Caller, NewResult
+from codeq_cluster.broker.values import Caller, NewResult, new_request
 from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.core.gate import PerQueue
-from codeq_cluster.core.holds import HoldKey, HoldLimit, HoldOperation, HoldQueue
+from codeq_cluster.core.holds import HoldKey, HoldLimit, HoldOperation, HoldQueue, Nack
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.lane import Lane, OwnRule, PerKey, lane_id, lane_name
 from codeq_cluster.core.limit import scope_of_limit
@@ -116,16 +116,15 @@ def held(
     """Give a task back, and hold its key, its queue or its limit."""
 
     async def hold(broker: Broker) -> object:
-        return await broker.nack(
-            "",
-            "ann",
-            task_id,
+        nack = Nack(
+            request=new_request(),
+            id=task_id,
+            tenant="",
+            worker="ann",
             delay_ms=int(HOLD_S * 1000),
             reason="429",
-            token=0,
-            holds=holds,
-            timeout_s=4,
         )
+        return await broker.give_back(holds(nack=nack), 4)
 
     assert isinstance(asked(brokers, node_id, hold), Returned)
 

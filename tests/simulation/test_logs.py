@@ -8,6 +8,7 @@ import pytest
 
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.queries.logs import Logged
+from codeq_cluster.broker.requests.leases import HeldLease
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec import entries, keyspace, records
@@ -37,7 +38,7 @@ def logged(brokers: SimBrokers, node_id: str, task_id: str, *lines: str) -> None
         brokers,
         node_id,
         lambda broker: broker.heartbeat(
-            "", "ann", task_id, extend_ms=60_000, token=0, log=lines, timeout_s=4
+            "", "ann", HeldLease(id=task_id, token=0, extend_ms=60_000, log=lines), timeout_s=4
         ),
     )
     assert isinstance(answer, Extended)

@@ -63,7 +63,6 @@ async def reject(call: Call) -> HttpAnswer[RejectedTask]:
     """
     body = _REJECT.decode_any(call.text)
     task_id = call.task_id(not_found=NOT_FOUND)
-    broker = call.services.broker
     _TOO_EARLY.check(call)
     operation = Reject(
         request=new_request(),
@@ -73,7 +72,7 @@ async def reject(call: Call) -> HttpAnswer[RejectedTask]:
         reason=(body.reason or "")[:REASON_CHARS_MAX],
         token=lease_token(call, body.lease_token),
     )
-    outcome = await broker.reject(operation, call.timeout_s)
+    outcome = await call.services.broker.give_back(operation, call.timeout_s)
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
     return reply(RejectedTask(workers.went(outcome)))

@@ -34,6 +34,7 @@ from codeq_cluster.api.routes.workers import (
 )
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.producer import over_budget
+from codeq_cluster.broker.values import new_request
 from codeq_cluster.codec.levels import STEPS_FROM
 from codeq_cluster.core.durable import (
     BOUNDS_OF,
@@ -44,6 +45,8 @@ from codeq_cluster.core.durable import (
     STEP_NAME,
     STEP_NAME_BYTES_MAX,
     Park,
+    RecordStep,
+    SendSignal,
 )
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Rejected, Rejection, StepStands
@@ -225,16 +228,17 @@ async def record(call: Call) -> HttpAnswer[RecordedStep]:
     """
     TOO_EARLY.check(call)
     body = _STEP.decode(call.text)
-    outcome = await call.services.broker.steps.record(
-        caller(call),
-        call.task_id(not_found=NOT_FOUND),
+    operation = RecordStep(
+        id=call.task_id(not_found=NOT_FOUND),
+        tenant=call.identity.tenant,
+        worker=call.identity.subject,
         name=_step_name(body.name),
         value=_json(call, body.value),
         position=body.position or 0,
         extend_ms=lease_ms(call, body.extend_seconds, "extendSeconds"),
         token=lease_token(call, body.lease_token),
     )
-    stands = _accepted(outcome)
+    stands = _accepted(await call.services.broker.steps.record(caller(call), operation))
     return reply(RecordedStep(step_view(stands.step), _lease_until(stands)))
 
 
@@ -329,13 +333,15 @@ async def signal(call: Call) -> HttpAnswer[SentSignal]:
     if len(key.encode()) > call.services.settings.limits.idempotency_key_bytes_max:
         raise key_too_long(call.services.settings)
     await call.spend(*CREATING)
-    outcome = await call.services.broker.steps.signal(
-        caller(call),
-        call.task_id(not_found=NOT_FOUND),
+    operation = SendSignal(
+        request=new_request(),
+        id=call.task_id(not_found=NOT_FOUND),
+        tenant=call.identity.tenant,
         name=name,
         payload=_json(call, body.payload),
         key=key,
     )
+    outcome = await call.services.broker.steps.signal(caller(call), operation)
     if isinstance(outcome, Rejected):
         raise _refusal(outcome)
     return reply(SentSignal(outcome.replay))

@@ -42,10 +42,13 @@ from codeq_cluster.api.routes.task_views import (
     task_view,
 )
 from codeq_cluster.auth import Access
+from codeq_cluster.broker.requests.leases import HeldLease
+from codeq_cluster.broker.values import new_request
 from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core.bounds import COMMAND, REASON_CHARS_MAX, WORKER_NAME
-from codeq_cluster.core.holds import HOLDS, HoldOperation
+from codeq_cluster.core.holds import HOLDS, HoldOperation, Nack
 from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.operations import Abandon
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Returned
 from codeq_cluster.core.task import Task, shown_as
 from codeq_cluster.ratelimit.token_bucket import Scope
@@ -266,16 +269,16 @@ async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
     body = _LEASE.decode(call.text)
     extend_ms = lease_ms(call, body.extend_seconds, "extendSeconds")
     progress, checkpoint, log = read_report(call, body.progress, body.checkpoint, body.log)
-    outcome = await call.services.broker.heartbeat(
-        call.identity.tenant,
-        call.identity.subject,
-        call.task_id(not_found=NOT_FOUND),
-        extend_ms=extend_ms,
+    held = HeldLease(
+        id=call.task_id(not_found=NOT_FOUND),
         token=lease_token(call, body.lease_token),
+        extend_ms=extend_ms,
         progress=progress,
         checkpoint=checkpoint,
         log=log,
-        timeout_s=call.timeout_s,
+    )
+    outcome = await call.services.broker.heartbeat(
+        call.identity.tenant, call.identity.subject, held, timeout_s=call.timeout_s
     )
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
@@ -300,13 +303,14 @@ async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
 async def abandon(call: Call) -> HttpAnswer[AbandonedTask]:
     """Return a task to its queue; a body is optional."""
     body = _LEASE.decode_any(call.text)
-    outcome = await call.services.broker.abandon(
-        call.identity.tenant,
-        call.identity.subject,
-        call.task_id(not_found=NOT_FOUND),
+    operation = Abandon(
+        request=new_request(),
+        id=call.task_id(not_found=NOT_FOUND),
+        tenant=call.identity.tenant,
+        worker=call.identity.subject,
         token=lease_token(call, body.lease_token),
-        timeout_s=call.timeout_s,
     )
+    outcome = await call.services.broker.give_back(operation, call.timeout_s)
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
     return reply(AbandonedTask(went(outcome)))
@@ -331,30 +335,34 @@ async def nack(call: Call) -> HttpAnswer[RefusedTask]:
     body = _LEASE.decode(call.text)
     delay_s = whole(body.delay_seconds, error=_INVALID)
     delay_s_max = call.services.settings.lifecycle.backoff_max_seconds
-    outcome = await call.services.broker.nack(
-        call.identity.tenant,
-        call.identity.subject,
-        call.task_id(not_found=NOT_FOUND),
+    operation = Nack(
+        request=new_request(),
+        id=call.task_id(not_found=NOT_FOUND),
+        tenant=call.identity.tenant,
+        worker=call.identity.subject,
         delay_ms=min(max(delay_s, 0), delay_s_max) * 1000,
         reason=(body.reason or "")[:REASON_CHARS_MAX],
         token=lease_token(call, body.lease_token),
-        holds=_holds(call, body.hold),
-        commands=allowed_commands(call, None) if body.hold is not None else (),
-        timeout_s=call.timeout_s,
+    )
+    outcome = await call.services.broker.give_back(
+        _holding(call, operation, body.hold), call.timeout_s
     )
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
     return reply(RefusedTask(went(outcome), delay_seconds=-(-outcome.delay_ms // 1000)))
 
 
-def _holds(call: Call, hold: str | None) -> type[HoldOperation] | None:
-    """Return the operation of a nack that holds more than its task; None for no hold."""
+def _holding(call: Call, nack: Nack, hold: str | None) -> Nack | HoldOperation:
+    """Return a nack, or the operation that holds more than its task by it.
+
+    It is refused if not all queues that this stops are among those that the token allows.
+    """
     if hold is None:
-        return None
+        return nack
     if hold not in HOLDS:
         raise _HOLD
     _HOLD_TOO_EARLY.check(call)
-    return HOLDS[hold]
+    return HOLDS[hold](nack=nack, commands=allowed_commands(call, None))
 
 
 async def _claimed(call: Call, body: ClaimBody, *, count: int) -> Claimed:

@@ -25,12 +25,12 @@ from codeq_cluster.core.outcomes import (
     Returned,
     Submitted,
 )
-from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.errors import CodeqError
 
 _A = TypeVar("_A")
+_OfOneTask = Heartbeat | Report | Abandon | Nack | HoldOperation | Reject | Cancel | AskCancel
 
 
 class Consumer:
@@ -41,72 +41,15 @@ class Consumer:
         self._uploads = uploads
 
     async def heartbeat(
-        self,
-        tenant: str,
-        worker: str,
-        task_id: str,
-        *,
-        extend_ms: int,
-        token: int,
-        progress: Progress | None = None,
-        checkpoint: str = "",
-        log: tuple[str, ...] = (),
-        timeout_s: float,
+        self, tenant: str, worker: str, held: HeldLease, *, timeout_s: float
     ) -> Extended | Rejected:
-        """Extend a lease and return its new end, or the rejection; see `HeldLease`."""
-        held = HeldLease(
-            id=task_id,
-            token=token,
-            extend_ms=extend_ms,
-            progress=progress,
-            checkpoint=checkpoint,
-            log=log,
-        )
+        """Extend a lease and return its new end, or the rejection."""
         return await self._one(renewal(held, tenant=tenant, worker=worker), Extended, timeout_s)
 
-    async def abandon(
-        self, tenant: str, worker: str, task_id: str, *, token: int, timeout_s: float
+    async def give_back(
+        self, asked: Abandon | Nack | HoldOperation | Reject, timeout_s: float
     ) -> Returned | Rejected:
-        """Return a leased task to its queue at once."""
-        operation = Abandon(
-            request=new_request(), id=task_id, tenant=tenant, worker=worker, token=token
-        )
-        return await self._one(operation, Returned, timeout_s)
-
-    async def nack(
-        self,
-        tenant: str,
-        worker: str,
-        task_id: str,
-        *,
-        delay_ms: int,
-        reason: str,
-        token: int,
-        holds: type[HoldOperation] | None = None,
-        commands: tuple[str, ...] = (),
-        timeout_s: float,
-    ) -> Returned | Rejected:
-        """Return a leased task to its queue after a delay; 0 ms means the backoff policy.
-
-        With `holds`, its key, queue or limit is held, if all queues that this stops are among
-        `commands`; none means any.
-        """
-        nack = Nack(
-            request=new_request(),
-            id=task_id,
-            tenant=tenant,
-            worker=worker,
-            delay_ms=delay_ms,
-            reason=reason,
-            token=token,
-        )
-        shard = shard_of(task_id, self._shards.count)
-        asked = nack if holds is None else holds(nack=nack, commands=commands)
-        deadline = deadline_in(timeout_s)
-        return await on_its_shard(self._shards, shard, asked, Returned, deadline=deadline)
-
-    async def reject(self, asked: Reject, timeout_s: float) -> Returned | Rejected:
-        """End a leased task as a dead letter."""
+        """End the delivery of a leased task, which returns to its queue or is a dead letter."""
         return await self._one(asked, Returned, timeout_s)
 
     async def submit(
@@ -189,9 +132,10 @@ class Consumer:
 
     async def _one(
         self,
-        operation: Heartbeat | Report | Abandon | Reject | Cancel | AskCancel,
+        operation: _OfOneTask,
         answered: type[_A],
         timeout_s: float,
     ) -> _A | Rejected:
-        shard, deadline = shard_of(operation.id, self._shards.count), deadline_in(timeout_s)
+        task_id = operation.nack.id if isinstance(operation, HoldOperation) else operation.id
+        shard, deadline = shard_of(task_id, self._shards.count), deadline_in(timeout_s)
         return await on_its_shard(self._shards, shard, operation, answered, deadline=deadline)

@@ -12,7 +12,7 @@ from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.search import task_of
 from codeq_cluster.broker.questions import END, ListItems
 from codeq_cluster.broker.requests.producer import on_its_shard
-from codeq_cluster.broker.values import Caller, new_request
+from codeq_cluster.broker.values import Caller
 from codeq_cluster.core.durable import (
     SIGNALS_MAX,
     STEPS_MAX,
@@ -46,46 +46,16 @@ class Steps:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
-    async def record(
-        self,
-        caller: Caller,
-        task_id: str,
-        *,
-        name: str,
-        value: str,
-        position: int,
-        extend_ms: int,
-        token: int,
-    ) -> StepStands | Rejected:
-        """Record a step of a leased task, which the caller holds, and extend the lease."""
-        operation = RecordStep(
-            id=task_id,
-            tenant=caller.tenant,
-            worker=caller.by,
-            name=name,
-            value=value,
-            position=position,
-            extend_ms=extend_ms,
-            token=token,
-        )
+    async def record(self, caller: Caller, operation: RecordStep) -> StepStands | Rejected:
+        """Record a step of a leased task, and extend the lease."""
         return await self._operate(caller, operation, StepStands)
 
     async def park(self, caller: Caller, operation: Park) -> StepStands | Rejected:
         """Let a leased task wait without a worker, unless the wait is over already."""
         return await self._operate(caller, operation, StepStands)
 
-    async def signal(
-        self, caller: Caller, task_id: str, *, name: str, payload: str, key: str
-    ) -> Signalled | Rejected:
+    async def signal(self, caller: Caller, operation: SendSignal) -> Signalled | Rejected:
         """Send a signal to a task that has not ended; a second one with the key is a retry."""
-        operation = SendSignal(
-            request=new_request(),
-            id=task_id,
-            tenant=caller.tenant,
-            name=name,
-            payload=payload,
-            key=key,
-        )
         return await self._operate(caller, operation, Signalled)
 
     async def of(self, caller: Caller, task_id: str) -> Recorded | None:
