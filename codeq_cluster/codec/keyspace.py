@@ -274,6 +274,7 @@ def place_prefix(place: QueuePlace, queue: str, tenant: str) -> bytes:
     return b"%b%b/" % (queue_part(queue, tenant), place.value.encode())
 
 
+@lru_cache(PARTS_CACHED)
 def item(kind: ItemKind, tenant: str, item_id: str) -> bytes:
     """Return the key of an item."""
     return b"%b%b" % (item_prefix(kind, tenant), part(item_id))
@@ -439,8 +440,12 @@ def _place_keys(of: Task) -> tuple[bytes, ...]:
 
 def item_index_keys(of: Item) -> tuple[bytes, ...]:
     """Return the key of every index row of an item: outbox job, place in a list, expiry, line."""
-    kind = type(of)
-    return tuple(key(of, value) for name, key in _INDEXES_OF[kind] if (value := getattr(of, name)))
+    keys: list[bytes] = []
+    for name, key in _INDEXES_OF[type(of)]:
+        value = getattr(of, name)
+        if value:
+            keys.append(key(of, value))
+    return tuple(keys)
 
 
 def _indexed_name(of: Item) -> bytes:
@@ -461,7 +466,7 @@ _INDEXES: dict[str, Callable[[Item, Any], bytes]] = {
     "sent_as": lambda of, place: b"%b/%b" % (forward_from(*place), _indexed_name(of)),
 }
 _INDEXES_OF = {
-    kind: tuple((name, key) for name, key in _INDEXES.items() if kind.declares(name))
+    kind: tuple((field, key) for name, key in _INDEXES.items() if (field := kind.declared(name)))
     for kind in KIND_OF
 }
 

@@ -7,6 +7,8 @@ Tasks that wait for others are in a lane of their own, whatever their keys.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from codeq_cluster.codec import key_parts
 from codeq_cluster.core.lane import Lane, lane_name, lane_of, takes_place
 from codeq_cluster.core.task import PRIORITY_MAX, State, Task
@@ -39,10 +41,15 @@ def held_lane(key: bytes) -> tuple[bytes, int]:
 
 def slot_keys(of: Task) -> tuple[bytes, ...]:
     """Return the key of the place that a task takes of its key, if it has one and takes one."""
-    if not lane_of(of) or not takes_place(of):
+    key = of.more.key if of.more is not None else ""
+    if not key:
         return ()
-    prefix = _slot_prefix(of.tenant, of.command.lower(), lane_name(lane_of(of)))
-    rank = _rank(of) if of.state is State.READY else _FIRST
+    rank = _FIRST
+    if of.state is State.READY:
+        rank = _rank(of)
+    elif of.state is not State.LEASED and not takes_place(of):
+        return ()
+    prefix = _slot_prefix(of.tenant, of.command.lower(), lane_name(key))
     return (b"%b%b/%b" % (prefix, rank, key_parts.part(of.id)),)
 
 
@@ -56,6 +63,7 @@ def _held_prefix(tenant: str, queue: str, lane: str) -> bytes:
     return b"%bheld/%b/" % (key_parts.queue_part(queue, tenant), key_parts.part(lane))
 
 
+@lru_cache(key_parts.PARTS_CACHED)
 def _slot_prefix(tenant: str, queue: str, lane: str) -> bytes:
     parts = key_parts.part(queue), key_parts.tenant_part(tenant), key_parts.part(lane)
     return SLOT_PREFIX + b"%b/%b/%b/" % parts
@@ -71,4 +79,4 @@ def _from(prefix: bytes, priority: int) -> bytes:
 
 
 def _rank(of: Task) -> bytes:
-    return b"%c%b" % (0xFF - of.priority, key_parts.be8(of.seq))
+    return b"%c%b" % (0xFF - of.priority, of.seq.to_bytes(key_parts.NUMBER_BYTES))

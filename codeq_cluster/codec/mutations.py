@@ -73,7 +73,7 @@ def mutations(
             tasks.append(change)
         else:
             items.append(change)
-    rows = _of_items(items) if items else {}
+    rows, asides = _of_items(items) if items else ({}, None)
     nets = _nets(tasks)
     deltas: dict[_Queue, list[int]] = {}
     # Removals come first, because an idempotency key may pass from a deleted task to a new one.
@@ -89,8 +89,8 @@ def mutations(
             now = _sum(counters.get((queue, tenant), _NONE), delta)
             empty = now == _NONE
             rows[keyspace.stats(queue, tenant)] = None if empty else encode(now)
-    if items:
-        _move_timers(rows, items)
+    if asides:
+        _move_timers(rows, asides)
     return rows
 
 
@@ -208,20 +208,31 @@ def _put(rows: dict[bytes, bytes | None], task_id: str, net: _Net, after: Task) 
         rows[keyspace.idempotency(after.tenant, once_name(after))] = encode(row)
 
 
-def _of_items(changes: Sequence[ItemChange]) -> dict[bytes, bytes | None]:
-    """Return the rows of items, by what each was before the batch and is after it."""
+def _of_items(
+    changes: Sequence[ItemChange],
+) -> tuple[dict[bytes, bytes | None], list[ItemChange]]:
+    """Return the rows of items, by what each was before the batch and is after it.
+
+    Also return the changes of asides, which `_move_timers` wants.
+    """
     rows: dict[bytes, bytes | None] = {}
     nets: dict[bytes, ItemChange] = {}
+    asides: list[ItemChange] = []
     for change in changes:
         item = change.after if change.after is not None else change.before
         assert item is not None
         key = keyspace.item(KIND_OF[type(item)], item.tenant, item.id)
-        first = nets.get(key, change)
-        body = change.body if change.body is not None else first.body
-        nets[key] = replace(change, before=first.before, body=body)
+        first = nets.get(key)
+        net = change
+        if first is not None:
+            body = change.body if change.body is not None else first.body
+            net = replace(change, before=first.before, body=body)
+        nets[key] = net
+        if isinstance(item, Aside):
+            asides.append(change)
     for key, net in nets.items():
         _change_item(rows, key, net)
-    return rows
+    return rows, asides
 
 
 def _change_item(rows: dict[bytes, bytes | None], key: bytes, change: ItemChange) -> None:
@@ -229,13 +240,17 @@ def _change_item(rows: dict[bytes, bytes | None], key: bytes, change: ItemChange
     before, after = change.before, change.after
     had = keyspace.item_index_keys(before) if before is not None else ()
     has = keyspace.item_index_keys(after) if after is not None else ()
-    rows.update(dict.fromkeys(each for each in had if each not in has))
+    for each in had:
+        if each not in has:
+            rows[each] = None
     if before is not None and after is None:
         rows[key] = None
         if before.has_body:
             rows[keyspace.body(before.tenant, before.id)] = None
     if after is not None:
-        rows.update(dict.fromkeys((each for each in has if each not in had), b""))
+        for each in has:
+            if each not in had:
+                rows[each] = b""
         rows[key] = encode(after)
         if change.body is not None:
             rows[keyspace.body(after.tenant, after.id)] = encode(change.body)

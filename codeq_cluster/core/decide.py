@@ -29,7 +29,7 @@ A `Record` repeated in another millisecond is recorded twice under the same requ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 from msgspec.structs import replace
 
@@ -45,6 +45,7 @@ from codeq_cluster.core import (
     grouping,
     key_rules,
     lanes,
+    lone_keys,
     relaying,
     reporting,
     rolls,
@@ -101,7 +102,7 @@ from codeq_cluster.core.schedules import FillBack, Fire, TriggerSchedule
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.tagging import change_tags
 from codeq_cluster.core.tags import ChangeTags
-from codeq_cluster.core.task import UPLOADS_MAX, Attempt, AttemptOutcome, State, Task
+from codeq_cluster.core.task import UPLOADS_MAX, Attempt, AttemptOutcome, More, State, Task
 from codeq_cluster.core.transitions import (
     MAX_ATTEMPTS,
     REJECTED,
@@ -146,6 +147,9 @@ def _with_shared_rows(
     """Add what the changes of tasks cause on rows they share: schedules, groups, edges, keys."""
     changes = decision.changes
     if _share_keys_alone(changes):
+        rows = lone_keys.counted(view, changes)
+        if rows is not None:
+            return Decision(decision.outcome, (*changes, *rows))
         return _with_last_states(decision.outcome, lanes.settled(view, changes))
     if of not in _END_NOTHING:
         changes = stepping.settled(view, changes)
@@ -162,17 +166,22 @@ def _with_shared_rows(
     )
 
 
-def _share_keys_alone(changes: Iterable[Change]) -> bool:
+def _share_keys_alone(changes: tuple[Change, ...]) -> TypeGuard[tuple[TaskChange, ...]]:
     """Return whether tasks change that share nothing but their keys; quicker than asking for each.
 
     Most tasks with a key are such tasks.
     """
+    seen: More | None = None
     for change in changes:
         if change.__class__ is not TaskChange:
             return False
         for task in (change.before, change.after):
             more = task.more if task is not None else None
-            if more is not None and (
+            # A claim and an end leave it as it is.
+            if more is None or more is seen:
+                continue
+            seen = more
+            if (
                 more.run is not None
                 or more.member is not None
                 or more.unique is not None

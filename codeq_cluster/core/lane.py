@@ -247,6 +247,29 @@ class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
         return not (self.taken or self.held or self.stopped_by)
 
     @property
+    def is_count(self) -> bool:
+        """Whether it says no more than how many tasks take places of the key."""
+        return not (
+            self.held
+            or self.stopped_by
+            or self.spent_us
+            or self.expires_ms
+            or self.held_until_ms
+            or self.own
+        )
+
+    def plus(self, *, ready: int, running: int) -> Lane:
+        """Return it with so many tasks more, if it says no more than that."""
+        return Lane(
+            tenant=self.tenant,
+            id=self.id,
+            key=self.key,
+            running=self.running + running,
+            ready=self.ready + ready,
+            kept=self.kept,
+        )
+
+    @property
     def limited_until_ms(self) -> int:
         """Return until when its rate holds its next task; 0 if other things do, or nothing."""
         return self.expires_ms if self.held and not self.rests else 0
@@ -315,6 +338,12 @@ def lane_name(key: str) -> str:
 def lane_id(queue: str, lane: str) -> str:
     """Return the id of a lane's item, or what it begins with in any lane of the queue."""
     return f"{queue}@{lane}"
+
+
+@lru_cache(_LANES_CACHED)
+def lane_of_key(queue: str, key: str) -> str:
+    """Return the id of a key's lane."""
+    return lane_id(queue, lane_name(key))
 
 
 def lane_of(task: Task) -> str:

@@ -78,10 +78,11 @@ class StoredItem(Struct, frozen=True, array_like=True):
     count_max: ClassVar[int] = 0
 
     @classmethod
-    def declares(cls, name: str) -> bool:
-        """Return whether items of this kind may have such an instant or place in an order."""
+    def declared(cls, name: str) -> str:
+        """Return what items of this kind call such an instant or place in an order; "" for none."""
         has_own = getattr(cls, name) is not getattr(StoredItem, name)
-        return has_own or _FIELDS.get(name) in cls.__struct_fields__
+        field = _FIELDS.get(name, "")
+        return name if has_own else field if field in cls.__struct_fields__ else ""
 
     @property
     def shard_name(self) -> str:
