@@ -42,6 +42,7 @@ _SCOPES = [
     "codeq:nack",
     "codeq:result",
     "codeq:view",
+    "codeq:admin",  # Its own tenant alone; the quiet ones do not use it.
 ]
 _WARM_UP_S = 2.0
 # The pause between phases, so that requests in flight do not count for the next phase.
@@ -72,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.noisy_neighbour", description=__doc__)
     parser.add_argument("--seconds", type=float, default=12.0, help="measured, each phase")
     parser.add_argument("--attacked", type=float, default=6.0, help="seconds of each attack")
+    parser.add_argument(
+        "--only", nargs="*", default=[], metavar="ATTACK", help="and no other phases"
+    )
     parser.add_argument("--cycles", type=float, default=12.0, help="of the quiet tenants, a second")
     parser.add_argument("--flood", type=float, default=300.0, help="creates offered a second")
     parser.add_argument("--hooked", type=float, default=60.0, help="cycles with slow receivers")
@@ -92,8 +96,12 @@ async def _measure(options: argparse.Namespace, directory: Path, nowhere: list[s
     settings = _settings(directory, per_minute=options.limit, burst=options.burst)
     async with LocalCluster(directory, shards=options.shards, settings=settings) as cluster:
         nodes = list(cluster.urls.values())
+        alone = await _phase(options, cluster, "alone")
+        if options.only:
+            attacks = await _attacks(options, cluster)
+            return [alone, *attacks, await _phase(options, cluster, "alone again")]
         return [
-            await _phase(options, cluster, "alone"),
+            alone,
             await _phase(options, cluster, "flood elsewhere", urls=nowhere, tenant=_NOISY),
             await _phase(options, cluster, "flood, limited", urls=nodes, tenant=_LIMITED),
             await _phase(options, cluster, "flood, no limit", urls=nodes, tenant=_NOISY),
@@ -106,7 +114,8 @@ async def _measure(options: argparse.Namespace, directory: Path, nowhere: list[s
 async def _attacks(options: argparse.Namespace, cluster: LocalCluster) -> list[Phase]:
     looted = await loot(next(iter(cluster.urls.values())), _NOISY)
     every = arsenal(random.Random(0), _NOISY, looted, queues=_NEW_QUEUES, receivers=())
-    return [await _phase(options, cluster, each.name, attack=each) for each in every]
+    wanted = [each for each in every if not options.only or each.name in options.only]
+    return [await _phase(options, cluster, each.name, attack=each) for each in wanted]
 
 
 async def _slow_receivers(options: argparse.Namespace, cluster: LocalCluster) -> list[Phase]:

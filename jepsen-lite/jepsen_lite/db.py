@@ -418,7 +418,8 @@ class Db(Harness[Node]):
 
 def _with_hostile(auth: Any) -> Any:
     """Return the settings of authentication with the hostile tenant's token added."""
-    scopes = ["codeq:admin", "codeq:claim", "codeq:result", "codeq:subscribe"]
+    of = ("admin", "claim", "heartbeat", "result", "subscribe")
+    scopes = [f"codeq:{each}" for each in of]
     token = {"token": HOSTILE_TOKEN, "subject": HOSTILE_TENANT, "tenant": HOSTILE_TENANT}
     tokens = [{**token, "scopes": scopes, "eventTypes": ["*"]}]
     provider = {"kind": "static", "tokens": tokens}

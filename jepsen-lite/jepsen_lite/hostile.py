@@ -17,9 +17,9 @@ from codeq_cluster.core.task import State, Task
 from jepsen_lite.db import HOSTILE_TENANT, HOSTILE_TOKEN, HTTP_PORT, LINK_PORT, Db
 from jepsen_lite.history import HOSTILE
 from jepsen_lite.nemesis import Links, Nemesis, PlannedFault
-from tests.harness.arsenal import API, TO_LINK, Loot, loot
+from tests.harness.arsenal import TO_LINK, Loot, loot
 from tests.harness.arsenal import arsenal as attacks_of
-from tests.harness.attacks import Attack, Target, attacking, request
+from tests.harness.attacks import API, Attack, Target, attacking, request
 
 # Attacks at once, and the connections of one, on all nodes together. With this, a run stays below
 # the usual 1024 open files of a process.

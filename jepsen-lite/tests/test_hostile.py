@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from jepsen_lite.db import HOSTILE_TOKEN, TOKENS, Db
+from jepsen_lite.db import HOSTILE_TOKEN, HTTP_PORT, TOKENS, Db
 from jepsen_lite.hostile import (
     AT_ONCE,
     ATTACKS,
@@ -25,6 +27,7 @@ from jepsen_lite.network import LoopbackNetwork
 from jepsen_lite.running import HOME
 from tests.harness.arsenal import Loot, loot
 from tests.harness.http import HttpClient
+from tests.harness.tenant_floods import tenant_floods
 from tests.harness.waiting import until
 
 
@@ -86,6 +89,28 @@ async def test_an_upload_of_the_attack_is_begun(db: Db) -> None:
 
     assert 201 == answer.status
     assert "codeq" in looted.cookie
+
+
+async def test_floods_of_a_tenant_are_taken(db: Db) -> None:
+    """A flood that is refused as no request or as not allowed would attack nothing."""
+    looted = await loot(db.urls["n1"], HOSTILE_TOKEN)
+    node = db.nodes["n1"]
+    answered = {}
+    for each in tenant_floods(random.Random(1), HOSTILE_TOKEN, looted.leased):
+        reader, writer = await asyncio.open_connection(node.host, HTTP_PORT)
+        writer.write(each.first)
+        seen = b""
+        while len(found := re.findall(rb"HTTP/1.1 (\d+)", seen)) < each.answers:
+            received = await reader.read(2**16)
+            assert received, f"{each.name}: {seen[-500:]!r}"
+            seen += received
+        writer.close()
+        answered[each.name] = {int(status) for status in found}
+
+    refused = {400, 401, 403, 404, 413, 422}
+
+    assert {} == {name: seen for name, seen in answered.items() if seen & refused}
+    assert all(min(seen) < 300 for seen in answered.values())
 
 
 async def test_an_import_is_refused_for_the_field_that_is_wrong(db: Db) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from tests.harness.attacks import Attack, request
+from tests.harness.attacks import API, Attack, posts, request
 from tests.harness.http import HttpClient
+from tests.harness.tenant_floods import tenant_floods
 
-API = "/v1/codeq"
 TO_LINK = "connections to the link"  # The attack whose targets are the ports of the link.
 WAITS = 300  # Claims of one attack that wait at each node.
 
@@ -95,11 +95,12 @@ def arsenal(
         ),
         Attack(
             name="claim waits",
-            first=_posts("/tasks/claim", token, [{"commands": ["nothing"], "waitSeconds": 3}]),
+            first=posts("/tasks/claim", token, [{"commands": ["nothing"], "waitSeconds": 3}]),
             connections=WAITS,
         ),
         # A stream's head counts as its answer; a second one never comes, so it stays open.
         Attack(name="event streams", first=live.encode(), connections=150, answers=2),
+        *tenant_floods(rng, token, loot.leased),
         *([_callbacks(rng, token, receivers)] if receivers else []),
     )
 
@@ -113,7 +114,7 @@ def _callbacks(rng: random.Random, token: str, receivers: Sequence[str]) -> Atta
     ]
     return Attack(
         name="slow receivers",
-        first=_posts("/workers/subscriptions", token, subscribe) + _posts("/tasks", token, doomed),
+        first=posts("/workers/subscriptions", token, subscribe) + posts("/tasks", token, doomed),
         connections=2,
         answers=len(subscribe) + _REQUESTS,
         opened_max=6,
@@ -133,11 +134,4 @@ def _every_second(rng: random.Random, token: str) -> bytes:
 
 
 def _in_new_queues(rng: random.Random, token: str, count: int) -> bytes:
-    return _posts("/tasks", token, [_task(f"q{rng.randrange(10**9)}", n) for n in range(count)])
-
-
-def _posts(path: str, token: str, bodies: Sequence[Mapping[str, object]]) -> bytes:
-    """Return requests in one piece, as a client sends them that does not wait for answers."""
-    return b"".join(
-        request("POST", API + path, token, msgspec.json.encode(body)) for body in bodies
-    )
+    return posts("/tasks", token, [_task(f"q{rng.randrange(10**9)}", n) for n in range(count)])

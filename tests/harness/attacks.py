@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import msgspec
+
+API = "/v1/codeq"
 Target = tuple[str, int]
 
 _TICK_S = 0.1
@@ -49,6 +52,13 @@ def request(method: str, path: str, token: str, body: bytes = b"", *, length: in
         f"Content-Type: application/json\r\nContent-Length: {announced}\r\n\r\n"
     )
     return head.encode() + body
+
+
+def posts(path: str, token: str, bodies: Sequence[Mapping[str, object]]) -> bytes:
+    """Return requests in one piece, as a client sends them that does not wait for answers."""
+    return b"".join(
+        request("POST", API + path, token, msgspec.json.encode(body)) for body in bodies
+    )
 
 
 @asynccontextmanager
