@@ -146,11 +146,11 @@ class Staging(Struct, frozen=True, array_like=True, tag="stage", kw_only=True):
     size: int = 0
 
 
-class Requeue(Struct, frozen=True, array_like=True, tag="requeue", kw_only=True):
-    """Make dead letters ready again, with all their attempts restored.
+class _OnMany(Struct, frozen=True, array_like=True, kw_only=True):
+    """What everybody says who changes many tasks, or items.
 
     Attributes:
-        ids: On this shard; tasks that are no dead letters are left alone.
+        ids: On this shard.
         by: Subject of the operator.
     """
 
@@ -160,7 +160,15 @@ class Requeue(Struct, frozen=True, array_like=True, tag="requeue", kw_only=True)
     by: str
 
 
-class Delete(Struct, frozen=True, array_like=True, tag="delete", kw_only=True):
+class Requeue(_OnMany, frozen=True, array_like=True, tag="requeue", kw_only=True):
+    """Make dead letters ready again, with all their attempts restored.
+
+    Attributes:
+        ids: Tasks that are no dead letters are left alone.
+    """
+
+
+class Delete(_OnMany, frozen=True, array_like=True, tag="delete", kw_only=True):
     """Delete terminal tasks with everything that belongs to them.
 
     Attributes:
@@ -168,10 +176,6 @@ class Delete(Struct, frozen=True, array_like=True, tag="delete", kw_only=True):
         dead_only: Delete dead letters only.
     """
 
-    request: str
-    tenant: str
-    ids: tuple[str, ...]
-    by: str
     dead_only: bool = False
 
 
@@ -207,7 +211,7 @@ class Revise(Struct, frozen=True, array_like=True, tag="revise", kw_only=True):
     endings: int
 
 
-class UndoRequeue(Struct, frozen=True, array_like=True, tag="undo_requeue", kw_only=True):
+class UndoRequeue(_OnMany, frozen=True, array_like=True, tag="undo_requeue", kw_only=True):
     """Undo a requeue, for those of its tasks that nobody has claimed.
 
     Attributes:
@@ -215,10 +219,6 @@ class UndoRequeue(Struct, frozen=True, array_like=True, tag="undo_requeue", kw_o
         requeue: The prefix of the requeue's request ids, up to a dot.
     """
 
-    request: str
-    tenant: str
-    ids: tuple[str, ...]
-    by: str
     requeue: str
 
 
@@ -351,13 +351,8 @@ class Undelivered(Struct, frozen=True, array_like=True, tag="undelivered", kw_on
     wait_ms: int = 0
 
 
-class Replay(Struct, frozen=True, array_like=True, tag="replay", kw_only=True):
+class Replay(_OnMany, frozen=True, array_like=True, tag="replay", kw_only=True):
     """Try dead deliveries again from the first attempt."""
-
-    request: str
-    tenant: str
-    ids: tuple[str, ...]
-    by: str
 
 
 class Swept(Struct, frozen=True, array_like=True, tag="swept", kw_only=True):
@@ -369,13 +364,8 @@ class Swept(Struct, frozen=True, array_like=True, tag="swept", kw_only=True):
     failed: bool = False
 
 
-class Retry(Struct, frozen=True, array_like=True, tag="retry", kw_only=True):
+class Retry(_OnMany, frozen=True, array_like=True, tag="retry", kw_only=True):
     """Make things due again that were set aside, by the ids of their asides; leave others alone."""
-
-    request: str
-    tenant: str
-    ids: tuple[str, ...]
-    by: str
 
 
 class Record(Struct, frozen=True, array_like=True, tag="record", kw_only=True):
