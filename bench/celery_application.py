@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
-import time
-from pathlib import Path
 
 from celery import Celery
+
+from bench import sends
 
 app = Celery("bench", broker=os.environ["BROKER_URL"])
 app.conf.update(
@@ -23,16 +22,9 @@ if app.conf.broker_url.startswith("amqp"):
     )
 
 
-@app.task(name="note")  # type: ignore[untyped-decorator]
-def note(journal: str, payload: str) -> None:
-    """Add a byte to the journal."""
-    with Path(journal).open("ab", buffering=0) as file:
-        file.write(payload[:1].encode())
+note = app.task(name="note")(sends.note)
 
 
 if __name__ == "__main__":
-    journal, tasks = sys.argv[1:]
-    began_s = time.monotonic()
-    for _ in range(int(tasks)):
-        note.delay(journal, "x" * 100)
-    print(time.monotonic() - began_s)
+    for given in sends.timed():
+        note.delay(*given)

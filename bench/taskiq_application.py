@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
-import time
-from pathlib import Path
 
 from taskiq import AsyncBroker
+
+from bench import sends
 
 
 def _broker(url: str) -> AsyncBroker:
@@ -32,21 +31,16 @@ broker = _broker(os.environ["BROKER_URL"])
 
 @broker.task(task_name="note")
 async def note(journal: str, payload: str) -> None:
-    """Add a byte to the journal."""
-    with Path(journal).open("ab", buffering=0) as file:  # noqa: ASYNC230 - a byte
-        file.write(payload[:1].encode())
+    """Note it in the event loop, as tasks of taskiq run."""
+    sends.note(journal, payload)
 
 
-async def _send(journal: str, tasks: int) -> float:
+async def _send() -> None:
     await broker.startup()
-    began_s = time.monotonic()
-    for _ in range(tasks):
-        await note.kiq(journal, "x" * 100)
-    took_s = time.monotonic() - began_s
+    for given in sends.timed():
+        await note.kiq(*given)
     await broker.shutdown()
-    return took_s
 
 
 if __name__ == "__main__":
-    journal, tasks = sys.argv[1:]
-    print(asyncio.run(_send(journal, int(tasks))))
+    asyncio.run(_send())

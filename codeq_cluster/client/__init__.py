@@ -39,7 +39,7 @@ from codeq_cluster.client.handling import (
     Retry,
     Task,
 )
-from codeq_cluster.client.leases import KeptLease, Leases
+from codeq_cluster.client.leases import KeptLease, Leases, SubmittedResult
 from codeq_cluster.client.live import Live
 from codeq_cluster.client.operator import Operator, Selection
 from codeq_cluster.client.probe import Probe
@@ -62,7 +62,7 @@ from codeq_cluster.client.records import (
     StepsRecord,
     TaskRecord,
 )
-from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
+from codeq_cluster.client.refusals import TOO_EARLY, Refused, Unreachable, Untrusted
 from codeq_cluster.client.results import NotFinished, Result, TaskFailed
 from codeq_cluster.client.scheduling import (
     Applied,
@@ -79,6 +79,7 @@ from codeq_cluster.client.tokens import Token
 from codeq_cluster.client.worker import Worker
 
 __all__ = [
+    "TOO_EARLY",
     "After",
     "Applied",
     "Artifact",
@@ -142,6 +143,7 @@ __all__ = [
     "StepRecord",
     "StepsChanged",
     "StepsRecord",
+    "SubmittedResult",
     "SyncClient",
     "SyncGroup",
     "SyncOperator",

@@ -36,7 +36,7 @@ from codeq_cluster.client.records import (
     StepsRecord,
     TaskRecord,
 )
-from codeq_cluster.client.refusals import Refused, Unreachable
+from codeq_cluster.client.refusals import TOO_EARLY, Refused, Unreachable
 from codeq_cluster.client.results import NotFinished, Result
 from codeq_cluster.client.retrying import pause_s
 from codeq_cluster.client.tracing import creating
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 _WAIT_S_MAX: Final = 20  # For one request; a node that hangs costs this much of a wait.
 # These codes refuse one task of several: its shard cannot take it now.
-_PASSING: Final = frozenset({"no-leader", "outcome-unknown", "overloaded", "upgrade-under-way"})
+_PASSING: Final = frozenset({"no-leader", "outcome-unknown", "overloaded", TOO_EARLY})
 
 
 class _Ended(Struct):

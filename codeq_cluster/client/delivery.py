@@ -14,7 +14,7 @@ from opentelemetry.trace import Span, StatusCode
 from codeq_cluster.client.handlers import HandlerCall, Registered
 from codeq_cluster.client.handling import Ended, Ending
 from codeq_cluster.client.keeping import NO_LONGER_OURS, Keeper
-from codeq_cluster.client.leases import TOO_EARLY, Leases
+from codeq_cluster.client.leases import Leases
 from codeq_cluster.client.outcomes import (
     Completed,
     Failed,
@@ -26,7 +26,7 @@ from codeq_cluster.client.outcomes import (
     Waits,
 )
 from codeq_cluster.client.records import StepRecord, TaskRecord
-from codeq_cluster.client.refusals import Refused, Unreachable
+from codeq_cluster.client.refusals import TOO_EARLY, Refused, Unreachable
 from codeq_cluster.client.retrying import may_succeed
 from codeq_cluster.client.tracing import handling
 from codeq_cluster.errors import CodeqError

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Raw, Struct
 
 from codeq_cluster.client.connection import BASE, Connection, as_json, part, query
 from codeq_cluster.client.records import CancelRecord, StepRecord, TaskRecord
-from codeq_cluster.client.refusals import Refused
+from codeq_cluster.client.refusals import TOO_EARLY, Refused
 from codeq_cluster.client.scheduling import Applied, ScheduleLike, set_of
 from codeq_cluster.client.transport import Request
 
 R = TypeVar("R")
 
-TOO_EARLY: Final = "upgrade-under-way"  # The cluster does not know this before it is upgraded.
 _DEAD = "dlq"
 _NOTHING: Mapping[str, Any] = {}
 
@@ -47,6 +46,24 @@ class KeptLease(Struct, frozen=True):
 
 class _Kept(Struct):
     leases: tuple[KeptLease, ...] = ()
+
+
+class SubmittedResult(Struct, frozen=True):
+    """What became of one result of a batch.
+
+    Attributes:
+        error: Why it was not taken; empty if it was.
+        code: Of the error.
+        retryable: Whether the same result may be taken later.
+    """
+
+    error: str = ""
+    code: str = ""
+    retryable: bool = False
+
+
+class _Submitted(Struct):
+    results: tuple[SubmittedResult, ...] = ()
 
 
 class _Extended(Struct):
@@ -166,6 +183,35 @@ class Leases(Connection):
         """End a task with a result, JSON text that is not null, and create its follow-ups."""
         fields = {"status": "COMPLETED", "result": Raw(result), **_next(following)}
         await self._end(task, fields, following, within_s)
+
+    async def complete_many(
+        self, ended: Sequence[tuple[TaskRecord, bytes]], *, within_s: float | None = None
+    ) -> Sequence[SubmittedResult]:
+        """End tasks with results in one request, independently of each other.
+
+        Args:
+            ended: Each task with its result, as `complete` takes it; from 1 to the broker's bound,
+                100 by default.
+            within_s: The deadline of this call, in place of the connection's.
+
+        Returns:
+            What became of each result, in their order.
+        """
+        results = [
+            {
+                "taskId": task.id,
+                "leaseToken": task.lease_token,
+                "status": "COMPLETED",
+                "result": Raw(result),
+            }
+            for task, result in ended
+        ]
+        path = f"{BASE}/tasks/batch/results"
+        request = Request(method="POST", path=path, body=as_json({"results": results}))
+        taken = (await self._call(request, _Submitted, within_s=within_s)).results
+        if len(taken) != len(ended):
+            raise Refused(f"{path}: {len(taken)} answers for {len(ended)} results", status=200)
+        return taken
 
     async def fail(
         self,

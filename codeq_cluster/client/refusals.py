@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from codeq_cluster.errors import CodeqError
+
+# The code of what the cluster does not know before it is upgraded.
+TOO_EARLY: Final = "upgrade-under-way"
 
 
 class Unreachable(CodeqError):

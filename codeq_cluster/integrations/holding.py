@@ -18,6 +18,7 @@ WAIT_S: Final = 10  # Of one claim, for a task to come.
 
 RENEWALS_A_LEASE: Final = 3  # After one that failed there is time for another.
 _RENEWED_AT_ONCE: Final = 1000  # The broker's bound on one request.
+END_WITHIN_S: Final = 120.0  # Of an end that nobody awaits; the lease is renewed meanwhile.
 RETURN_WITHIN_S: Final = 5.0  # When it closes; then the lease's end returns the task.
 LOST: Final = frozenset({"lease-lost", "not-in-progress", "not-found", "not-owner"})
 
@@ -44,13 +45,18 @@ class Holding:
         self._lease_s = lease_s
         self._worker_name = worker_name
         self._held: dict[str, TaskRecord] = {}
+        # Those whose end is asked for, each with the task of the loop that asks.
+        self._ending: dict[str, asyncio.Task[Any]] = {}
         self._renewing: asyncio.Task[None] | None = None
 
     def count(self, command: str) -> int:
-        """Return how many tasks of a queue are held."""
+        """Return how many tasks of a queue are held whose end was not asked for yet."""
         folded = command.lower()
         # A copy, because another thread may ask.
-        return sum(task.command.lower() == folded for task in tuple(self._held.values()))
+        return sum(
+            task.command.lower() == folded and tag not in self._ending
+            for tag, task in tuple(self._held.items())
+        )
 
     async def claim(
         self, commands: Sequence[str], *, count: int, wait_s: int = WAIT_S
@@ -85,6 +91,9 @@ class Holding:
         tag = tag_of(task)
         if tag not in self._held:
             return False
+        under_way = asyncio.current_task()
+        assert under_way is not None
+        self._ending[tag] = under_way
         try:
             await request(task)
         except Refused as error:
@@ -92,6 +101,8 @@ class Holding:
                 raise
             self._held.pop(tag, None)
             return False
+        finally:
+            self._ending.pop(tag, None)
         self._held.pop(tag, None)
         return True
 
@@ -105,7 +116,9 @@ class Holding:
         await asyncio.gather(*(self._returned(task, reason) for task in tasks))
 
     async def close(self) -> None:
-        """Return everything that is held, and renew nothing any more."""
+        """Return everything that is held once what ends has ended, and renew nothing any more."""
+        if self._ending:
+            await asyncio.wait(tuple(self._ending.values()), timeout=self._lease_s)
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})

@@ -13,9 +13,12 @@ from typing import Any, Final, TypeVar
 
 from codeq_cluster.client import Client, Leases, Operator, Refused, Unreachable, Untrusted
 from codeq_cluster.errors import CodeqError
+from codeq_cluster.integrations.ends import Ends
 from codeq_cluster.integrations.target import Target
 
 T = TypeVar("T")
+
+_SENT_OFF_MAX: Final = 100
 
 _lock = threading.Lock()
 _open: dict[Target, Link] = {}
@@ -34,6 +37,7 @@ class Link:
     Attributes:
         client: Creates tasks and reads them.
         leases: Claims tasks and ends them.
+        ends: Acknowledges them.
         operator: Counts and purges queues, if the token is an admin's.
     """
 
@@ -42,6 +46,7 @@ class Link:
         self.target = target
         self.users = 0
         self._pid = os.getpid()
+        self._sent_off = threading.BoundedSemaphore(_SENT_OFF_MAX)
         self._loop = asyncio.new_event_loop()
         options: dict[str, Any] = {
             "token": target.token,
@@ -50,6 +55,7 @@ class Link:
         }
         self.client = Client(target.urls, **options)
         self.leases = Leases(target.urls, **options)
+        self.ends = Ends(self.leases)
         self.operator = Operator(target.urls, **options)
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="codeq link", daemon=True
@@ -71,6 +77,21 @@ class Link:
             call.close()
             raise Forked("this connection was made before a fork, or is closed; open a new one")
         return asyncio.run_coroutine_threadsafe(call, self._loop)
+
+    def send_off(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin a call that nobody need await; a thread that is faster than the broker waits here.
+
+        Raises:
+            Forked: The link is another process's.
+        """
+        self._sent_off.acquire()
+        try:
+            future = self.start(call)
+        except BaseException:
+            self._sent_off.release()
+            raise
+        future.add_done_callback(lambda _: self._sent_off.release())
+        return future
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Return the answer of a call, or raise what it raises.

@@ -11,9 +11,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final
 
-from codeq_cluster.client import Refused, TaskRecord, Unreachable
+from codeq_cluster.client import TOO_EARLY, Refused, TaskRecord, Unreachable
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.integrations.holding import (
+    END_WITHIN_S,
     LOST,
     RENEWALS_A_LEASE,
     RETURN_WITHIN_S,
@@ -23,10 +24,7 @@ from codeq_cluster.integrations.holding import (
 from codeq_cluster.integrations.link import Forked, Link, may_pass
 
 _RENEWED_AT_ONCE: Final = 50
-_ENDED_AT_ONCE: Final = 100
-_END_WITHIN_S: Final = 120.0  # The lease is renewed meanwhile.
 _PAUSE_S: Final = 1.0  # After a claim that was refused.
-_ACKNOWLEDGED: Final = b'"acknowledged"'
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +53,6 @@ class Deliveries:
         self._held: dict[str, TaskRecord] = {}
         self._unacknowledged: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()
-        self._room = threading.BoundedSemaphore(_ENDED_AT_ONCE)
         self._claiming: Future[None] | None = None
         self._claims: set[asyncio.Task[None]] = set()
         self._renewing: asyncio.Task[None] | None = None
@@ -95,7 +92,7 @@ class Deliveries:
         """End a task as completed; `wait` for the broker to have taken it."""
         self._end(
             tag,
-            lambda task: self._link.leases.complete(task, _ACKNOWLEDGED, within_s=_END_WITHIN_S),
+            lambda task: self._link.ends.acknowledge(task, within_s=END_WITHIN_S),
             wait=wait,
         )
 
@@ -105,7 +102,7 @@ class Deliveries:
 
     def give_back(self, tag: str) -> None:
         """Return a task to its queue, for any worker."""
-        self._end(tag, lambda task: self._link.leases.abandon(task, within_s=_END_WITHIN_S))
+        self._end(tag, lambda task: self._link.leases.abandon(task, within_s=END_WITHIN_S))
 
     def give_all_back(self) -> None:
         """Return every task that is not acknowledged to its queue."""
@@ -143,14 +140,7 @@ class Deliveries:
         if task is None:
             log.warning("message %s: its lease was lost; it may be delivered again", tag)
             return
-        # Bounds how many ends are under way; a worker that is faster than the broker waits here.
-        self._room.acquire()
-        try:
-            ending = self._link.start(self._ended(tag, task, request))
-        except BaseException:
-            self._room.release()
-            raise
-        ending.add_done_callback(lambda _: self._room.release())
+        ending = self._link.send_off(self._ended(tag, task, request))
         if wait:
             ending.result()
 
@@ -212,11 +202,11 @@ class Deliveries:
     async def _rejected(self, task: TaskRecord, reason: str) -> None:
         leases, error = self._link.leases, f"REJECTED: {reason}"
         try:
-            await leases.reject(task, error, within_s=_END_WITHIN_S)
+            await leases.reject(task, error, within_s=END_WITHIN_S)
         except Refused as refused:
-            if refused.code != "upgrade-under-way":
+            if refused.code != TOO_EARLY:
                 raise
-            await leases.fail(task, error, within_s=_END_WITHIN_S)
+            await leases.fail(task, error, within_s=END_WITHIN_S)
 
     async def _ended(
         self,

@@ -45,6 +45,7 @@ class CodeqBroker(dramatiq.Broker):
         lease_seconds: int = LEASE_S,
         max_deliveries: int = DELIVERIES_MAX,
         deadline_seconds: float = DEADLINE_S,
+        confirm_acks: bool = True,
     ) -> None:
         """Prepare a broker; nothing is sent yet.
 
@@ -56,6 +57,8 @@ class CodeqBroker(dramatiq.Broker):
             lease_seconds: How long a message stays away after its worker was killed, 5 or more.
             max_deliveries: Deliveries before a message is a dead letter, 1 to 1000.
             deadline_seconds: How long one request is repeated before Dramatiq hears of it.
+            confirm_acks: Each acknowledgement waits for the broker. False is faster: a thread goes
+                on with its next message meanwhile.
 
         Raises:
             ConfigInvalid: The URL or a number is impossible, or gevent is active.
@@ -71,6 +74,7 @@ class CodeqBroker(dramatiq.Broker):
         self.queues = set()
         self._sessions = Sessions(target, lease_s=lease_seconds)
         self._deliveries_max = max_deliveries
+        self._confirm_acks = confirm_acks
         self._after = threading.local()
 
     def close(self) -> None:
@@ -104,7 +108,11 @@ class CodeqBroker(dramatiq.Broker):
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
         return Consumer(
-            self._sessions.ours, queue_name, prefetch=prefetch, timeout_s=timeout / 1000
+            self._sessions.ours,
+            queue_name,
+            prefetch=prefetch,
+            timeout_s=timeout / 1000,
+            confirm_acks=self._confirm_acks,
         )
 
     def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:

@@ -18,11 +18,13 @@ from codeq_cluster.client import TaskRecord
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.integrations.dramatiq.messages import message_of
 from codeq_cluster.integrations.dramatiq.session import Session, as_dramatiq
-from codeq_cluster.integrations.holding import tag_of
+from codeq_cluster.integrations.ends import ACKNOWLEDGED
+from codeq_cluster.integrations.holding import END_WITHIN_S, tag_of
 from codeq_cluster.integrations.link import may_pass
 
-_ACKNOWLEDGED: Final = b'"acknowledged"'
 _ERROR_CHARS_MAX: Final = 1000
+# Short messages end one after the other: a claim for each would cost more than they do.
+_MORE_ROOM_WITHIN_S: Final = 0.01
 
 log = logging.getLogger(__name__)
 
@@ -56,20 +58,28 @@ class Consumer(dramatiq.Consumer):
     """
 
     def __init__(
-        self, session: Session, queue_name: str, *, prefetch: int, timeout_s: float
+        self,
+        session: Session,
+        queue_name: str,
+        *,
+        prefetch: int,
+        timeout_s: float,
+        confirm_acks: bool,
     ) -> None:
         """Prepare it; the first message asked for is claimed.
 
         Args:
             session: Of this process.
             queue_name: What is consumed.
-            prefetch: How many messages of the queue may be held.
+            prefetch: How many messages of the queue may be held, beside those that end.
             timeout_s: How long to wait for a message.
+            confirm_acks: Whether an acknowledgement waits for the broker.
         """
         self._session = session
         self._queue_name = queue_name
         self._prefetch = prefetch
         self._timeout_s = timeout_s
+        self._confirm_acks = confirm_acks
         self._arrived: deque[TaskRecord] = deque()
         self._claiming: Future[None] | None = None
         self._under_way: asyncio.Task[None] | None = None
@@ -87,23 +97,36 @@ class Consumer(dramatiq.Consumer):
         return self._delivery(self._arrived.popleft()) if self._arrived else None
 
     def ack(self, message: MessageProxy) -> None:
-        """End a message; once it returned, that is on a majority of the nodes."""
-        leases = self._session.link.leases
-        following = _following(message)
-        self._end(message, lambda task: leases.complete(task, _ACKNOWLEDGED, following=following))
+        """End a message; if acknowledgements are confirmed, that is on a majority of the nodes."""
+        link, following = self._session.link, _following(message)
+        if self._confirm_acks:
+            # A thread waits for its answer: others that it would go with delay it.
+            self._end(
+                message, lambda task: link.leases.complete(task, ACKNOWLEDGED, following=following)
+            )
+        else:
+            self._end(
+                message,
+                lambda task: link.ends.acknowledge(
+                    task, following=following, within_s=END_WITHIN_S
+                ),
+            )
 
     def nack(self, message: MessageProxy) -> None:
         """Make a message a dead letter, with the exception of its actor.
 
         One whose end creates others fails with them instead: a dead letter creates nothing.
         """
-        leases = self._session.link.leases
+        leases, within_s = self._session.link.leases, self._within_s
         following = _following(message)
         error = message.why_failed if isinstance(message, Delivery) else ""
         if following:
-            self._end(message, lambda task: leases.fail(task, error, following=following))
+            self._end(
+                message,
+                lambda task: leases.fail(task, error, following=following, within_s=within_s),
+            )
         else:
-            self._end(message, lambda task: leases.reject(task, error))
+            self._end(message, lambda task: leases.reject(task, error, within_s=within_s))
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Return messages to their queue, for any worker."""
@@ -119,10 +142,8 @@ class Consumer(dramatiq.Consumer):
     def _wait(self) -> None:
         """Wait for messages or for room, at most as long as a caller waits for a message."""
         if self._claiming is None:
-            room = self._prefetch - self._session.holding.count(self._queue_name)
-            if room <= 0:
-                self._room.wait(self._timeout_s)
-                self._room.clear()
+            room = self._room_to_claim()
+            if not room:
                 return
             self._claiming = self._session.link.start(self._claim(room))
         done, _ = wait([self._claiming], timeout=self._timeout_s)
@@ -133,6 +154,16 @@ class Consumer(dramatiq.Consumer):
             claimed.result()
         except CodeqError as error:
             raise as_dramatiq(error) from error
+
+    def _room_to_claim(self) -> int:
+        """Return how many messages to claim, or 0 after a wait for room, or for more of it."""
+        room = self._prefetch - self._session.holding.count(self._queue_name)
+        if room <= 0:
+            self._room.wait(self._timeout_s)
+        elif room >= self._prefetch // 2 or not self._room.wait(_MORE_ROOM_WITHIN_S):
+            return room
+        self._room.clear()
+        return 0
 
     async def _claim(self, count: int) -> None:
         self._under_way = asyncio.current_task()
@@ -170,19 +201,37 @@ class Consumer(dramatiq.Consumer):
         if not isinstance(message, Delivery):
             log.warning("message %s: it is none of this broker's deliveries", message.message_id)
             return
-        holding, task = self._session.holding, message.task
+        if self._confirm_acks:
+            self._session.ask(self._ended(message, request))
+        else:
+            self._session.link.send_off(self._ended(message, request))
+
+    async def _ended(
+        self,
+        delivery: Delivery,
+        request: Callable[[TaskRecord], Coroutine[Any, Any, object]],
+    ) -> None:
+        def begun(task: TaskRecord) -> Coroutine[Any, Any, object]:
+            self._room.set()
+            return request(task)
+
+        holding, task = self._session.holding, delivery.task
         try:
-            if not self._session.link.run(holding.end(task, request)):
-                log.warning("message %s: its lease was lost; it may come again", message.message_id)
+            if not await holding.end(task, begun):
+                log.warning("message %s: its lease was lost; it may come again", task.id)
         except CodeqError as error:
-            if may_pass(error):
+            if self._confirm_acks and may_pass(error):
                 # Dramatiq acknowledges again, and the lease is renewed until then.
-                raise as_dramatiq(error) from error
+                raise
             reason = f"its end was refused: {error}"
-            log.error("message %s: %s", message.message_id, reason)  # noqa: TRY400 - says it all
-            self._session.ask(holding.give_back([task], reason=reason))
+            log.error("message %s: %s", task.id, reason)  # noqa: TRY400 - says it all
+            await holding.give_back([task], reason=reason)
         finally:
             self._room.set()
+
+    @property
+    def _within_s(self) -> float | None:
+        return None if self._confirm_acks else END_WITHIN_S
 
 
 def _following(message: MessageProxy) -> Sequence[bytes]:

@@ -19,7 +19,6 @@ from codeq_cluster.integrations.taskiq.messages import DELIVERY
 
 FOLLOW_UPS_MAX: Final = 100  # The broker's bound on what follows one task.
 
-_ACKNOWLEDGED: Final = b'"acknowledged"'
 _ERROR_CHARS_MAX: Final = 1000
 _PAUSE_S: Final = 1.0  # After a claim that failed; the client has repeated it before.
 
@@ -101,7 +100,7 @@ class Delivery:
             await leases.fail(task, self.error, within_s=within_s)
         else:
             following = tuple(self.following)
-            await leases.complete(task, _ACKNOWLEDGED, following=following, within_s=within_s)
+            await self._link.ends.acknowledge(task, following=following, within_s=within_s)
 
 
 class Noting(TaskiqMiddleware):

@@ -80,19 +80,20 @@ def test_a_close_waits_for_the_acknowledgements_under_way(
     held: list[Any] = []
     _received(connection, Queue("closed"), count=2, act=held.append)
     deliveries, leases = connection.default_channel.deliveries, connection.transport.link.leases
-    complete, abandon = leases.complete, leases.abandon
+    complete, abandon = leases.complete_many, leases.abandon
     returned, ended = asyncio.Event(), list[str]()
 
-    async def late(task: TaskRecord, *given: Any, **options: Any) -> None:
+    async def late(ended_now: Any, **options: Any) -> Any:
         await returned.wait()
-        await complete(task, *given, **options)
-        ended.append(task.id)
+        answers = await complete(ended_now, **options)
+        ended.extend(task.id for task, _ in ended_now)
+        return answers
 
     async def first(task: TaskRecord, **options: Any) -> None:
         await abandon(task, **options)
         returned.set()
 
-    monkeypatch.setattr(leases, "complete", late)
+    monkeypatch.setattr(leases, "complete_many", late)
     monkeypatch.setattr(leases, "abandon", first)
     held[0].ack()
     deliveries.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -25,14 +26,26 @@ from codeq_cluster.integrations.dramatiq.session import BrokerRefused
 from codeq_cluster.testing.broker import LocalBroker
 
 WITHIN_MS: Final = 20_000
+BOTH: Final = pytest.mark.parametrize(
+    ("queues", "acks"), [(True, "confirmed"), (False, "unconfirmed")], indirect=["queues"]
+)
 
 
 @pytest.fixture
-def queues(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[CodeqBroker]:
-    """Open a broker with Dramatiq's own middleware, whose retries come at once."""
+def queues(
+    url: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[CodeqBroker]:
+    """Open a broker with Dramatiq's own middleware, whose retries come at once.
+
+    Its parameter is the option `confirm_acks`.
+    """
     # Prometheus' exposition would need a port.
     middleware = [AgeLimit(), TimeLimit(), Callbacks(), Pipelines(), CurrentMessage()]
-    opened = CodeqBroker(url, middleware=[*middleware, Retries(min_backoff=1, max_backoff=1)])
+    opened = CodeqBroker(
+        url,
+        middleware=[*middleware, Retries(min_backoff=1, max_backoff=1)],
+        confirm_acks=getattr(request, "param", True),
+    )
     opened.add_middleware(Results(backend=CodeqBackend(url)))
     monkeypatch.setattr("dramatiq.broker.global_broker", opened)
     yield opened
@@ -58,8 +71,9 @@ def _tasks(broker: LocalBroker, queue: str) -> list[TaskRecord]:
         return [client.task(row["id"]) for row in operator.tasks(command=queue).rows]
 
 
+@BOTH
 def test_messages_run_once_and_are_completed_tasks(
-    broker: LocalBroker, queues: CodeqBroker
+    broker: LocalBroker, queues: CodeqBroker, acks: str
 ) -> None:
     """A hundred of them, with arguments that are readable in the payload."""
     seen: dict[str, int] = {}
@@ -67,15 +81,15 @@ def test_messages_run_once_and_are_completed_tasks(
         queues,
         lambda name, value: seen.update({name: value}),
         actor_name="put",
-        queue_name="d-many",
+        queue_name=f"d-many-{acks}",
     )
     for n in range(100):
         put.send(f"name-{n}", value=n)
     with _working(queues):
-        queues.join("d-many", timeout=WITHIN_MS)
+        queues.join(f"d-many-{acks}", timeout=WITHIN_MS)
 
     assert {f"name-{n}": n for n in range(100)} == seen
-    tasks = _tasks(broker, "d-many")
+    tasks = _tasks(broker, f"d-many-{acks}")
     assert {(State.DONE, 1): 100} == Counter((task.state, task.attempts) for task in tasks)
     assert {"value": 99} in [json.loads(task.payload)["kwargs"] for task in tasks]
 
@@ -103,8 +117,9 @@ def test_a_failed_message_is_retried_and_its_retry_is_one_with_its_end(
     assert 1 == json.loads(second.payload)["options"]["retries"]
 
 
+@BOTH
 def test_a_retry_that_is_refused_gives_its_message_back(
-    broker: LocalBroker, queues: CodeqBroker, caplog: pytest.LogCaptureFixture
+    broker: LocalBroker, queues: CodeqBroker, acks: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A message whose retry cannot be enqueued is not acknowledged and lost."""
     tries: list[str] = []
@@ -121,16 +136,16 @@ def test_a_retry_that_is_refused_gives_its_message_back(
             raise RuntimeError("again")
 
     with broker.sync_operator() as operator:
-        operator.put_topic("d-grown", {"backoffPolicy": "fixed", "backoffBaseSeconds": 1})
+        operator.put_topic(f"d-grown-{acks}", {"backoffPolicy": "fixed", "backoffBaseSeconds": 1})
     queues.add_middleware(Grows())
-    actor = _actor(queues, fails_twice, queue_name="d-grown")
+    actor = _actor(queues, fails_twice, queue_name=f"d-grown-{acks}")
     with _working(queues):
         actor.send()
-        queues.join("d-grown", timeout=WITHIN_MS)
+        queues.join(f"d-grown-{acks}", timeout=WITHIN_MS)
 
     assert 3 == len(tries)
     assert "its end was refused" in caplog.text
-    [given_back] = [task for task in _tasks(broker, "d-grown") if task.attempts == 2]
+    [given_back] = [task for task in _tasks(broker, f"d-grown-{acks}") if task.attempts == 2]
     assert ["NACKED", "COMPLETED"] == [each.outcome for each in given_back.history]
 
 
@@ -259,6 +274,48 @@ def test_no_more_is_held_than_the_prefetch(broker: LocalBroker, queues: CodeqBro
     consumer.close()
     states = Counter(task.state for task in _tasks(broker, "d-prefetch"))
     assert {State.DONE: 1, State.READY: 4} == states
+
+
+@pytest.mark.parametrize("queues", [False], indirect=True)
+def test_a_broker_that_closes_waits_for_what_was_acknowledged(
+    broker: LocalBroker, queues: CodeqBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread has waited for it, and yet none of it is given back."""
+    queues.declare_queue("d-closed")
+    for n in range(20):
+        queues.enqueue(Message("d-closed", "any", (n,), {}, {}))
+    consumer = queues.consume("d-closed", prefetch=20, timeout=5000)
+    session = queues._sessions.ours
+    leases, holding = session.link.leases, session.holding
+    complete, abandon, close = leases.complete_many, leases.abandon, holding.close
+    closing, given_back = asyncio.Event(), list[str]()
+
+    async def late(*given: Any, **options: Any) -> Any:
+        await closing.wait()
+        return await complete(*given, **options)
+
+    async def noted(task: TaskRecord, **options: Any) -> bool:
+        given_back.append(task.id)
+        return await abandon(task, **options)
+
+    async def closed() -> None:
+        closing.set()
+        await close()
+
+    monkeypatch.setattr(leases, "complete_many", late)
+    monkeypatch.setattr(leases, "abandon", noted)
+    monkeypatch.setattr(holding, "close", closed)
+    held = 0
+    while held < 20:
+        if (message := next(consumer)) is not None:
+            consumer.ack(message)
+            held += 1
+    queues.close()
+
+    assert [] == given_back
+    assert {(State.DONE, 1): 20} == Counter(
+        (task.state, task.attempts) for task in _tasks(broker, "d-closed")
+    )
 
 
 def test_a_worker_that_stops_returns_what_it_did_not_begin(
