@@ -18,7 +18,7 @@ from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.transport.virtual.exchange import TopicExchange
 
 from codeq_cluster.client import Refused, TaskRecord
-from codeq_cluster.integrations.celery.broadcasts import Chain, Ears
+from codeq_cluster.integrations.celery.broadcasts import QUEUE, Ears
 from codeq_cluster.integrations.celery.deliveries import Deliveries
 from codeq_cluster.integrations.celery.events import EXCHANGE, Speaker
 from codeq_cluster.integrations.celery.messages import (
@@ -30,6 +30,7 @@ from codeq_cluster.integrations.celery.messages import (
     queue_of,
     task_of,
 )
+from codeq_cluster.integrations.chains import Chain
 from codeq_cluster.integrations.holding import CLAIM_MAX, LEASE_S, tag_of, this_worker
 
 log = logging.getLogger(__name__)
@@ -258,7 +259,7 @@ class Channel(virtual.Channel):
         self._say(exchange, message)
 
     def _say(self, name: str, message: dict[str, Any], *, if_heard: bool = False) -> None:
-        chain, write = Chain(self._link.client, name), message["properties"][KEY]
+        chain, write = Chain(self._link.client, name, queue=QUEUE), message["properties"][KEY]
         self.connection.ask(chain.say(payload_of(message), write=write, if_heard=if_heard))
 
     def _queue_bind(self, *_: Any) -> None:

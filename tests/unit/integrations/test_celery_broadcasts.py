@@ -17,7 +17,8 @@ from celery.exceptions import TaskRevokedError
 from kombu import Connection, Consumer, Exchange, Queue
 
 from codeq_cluster.client import Client, Unreachable
-from codeq_cluster.integrations.celery.broadcasts import QUEUE, Chain, today
+from codeq_cluster.integrations.celery.broadcasts import QUEUE
+from codeq_cluster.integrations.chains import Chain, today
 from codeq_cluster.testing.broker import TOKEN, LocalBroker
 
 WITHIN_S = 20
@@ -141,7 +142,7 @@ def test_an_inspector_leaves_nothing_that_waits(app: Celery, broker: LocalBroker
 async def test_a_listener_that_closed_its_chain_may_listen_again(broker: LocalBroker) -> None:
     """In between nothing is said to it."""
     async with broker.client() as client:
-        chain = Chain(client, "closed")
+        chain = Chain(client, "closed", queue=QUEUE)
         await chain.open()
         await chain.close()
         await chain.say(_said(1), write="1", if_heard=True)
@@ -154,10 +155,10 @@ async def test_a_listener_that_closed_its_chain_may_listen_again(broker: LocalBr
 async def test_many_speakers_at_once_are_all_heard_by_all(broker: LocalBroker) -> None:
     """Each message once, in one order."""
     async with broker.client() as client:
-        chains = [Chain(client, "crowd") for _ in range(3)]
+        chains = [Chain(client, "crowd", queue=QUEUE) for _ in range(3)]
         places = [await chain.open() for chain in chains]
         hears = [_heard(chain, place, 20) for chain, place in zip(chains, places, strict=True)]
-        says = [Chain(client, "crowd").say(_said(n), write=str(n)) for n in range(20)]
+        says = [Chain(client, "crowd", queue=QUEUE).say(_said(n), write=str(n)) for n in range(20)]
         (*heard, _) = await asyncio.gather(*hears, asyncio.gather(*says))
 
     assert Counter(range(20)) == Counter(heard[0])
@@ -173,7 +174,7 @@ async def test_what_was_said_by_one_that_died_is_heard_and_its_repetition_is_not
         async def cut(self: Client, group_id: str) -> None:
             raise Unreachable(f"{self} {group_id}")
 
-        chain, speaker = Chain(client, "cut"), Chain(dies, "cut")
+        chain, speaker = Chain(client, "cut", queue=QUEUE), Chain(dies, "cut", queue=QUEUE)
         place = await chain.open()
         with monkeypatch.context() as patch:
             patch.setattr(dies, "cancel_group", cut.__get__(dies))
@@ -191,8 +192,8 @@ async def test_a_chain_goes_on_over_midnight(broker: LocalBroker, ahead: str) ->
     """Whoever's clock is there first closes the day; nothing is lost in between."""
     days = {"listener": today(), "speaker": today()}
     async with broker.client() as client:
-        listener = Chain(client, f"night-{ahead}", today=lambda: days["listener"])
-        speaker = Chain(client, f"night-{ahead}", today=lambda: days["speaker"])
+        listener = Chain(client, f"night-{ahead}", queue=QUEUE, today=lambda: days["listener"])
+        speaker = Chain(client, f"night-{ahead}", queue=QUEUE, today=lambda: days["speaker"])
         place = await listener.open()
         await speaker.say(_said(1), write="1")
         for each in days:
@@ -204,7 +205,7 @@ async def test_a_chain_goes_on_over_midnight(broker: LocalBroker, ahead: str) ->
                 place = place if record is not None else place_now
         await speaker.say(_said(2), write="2")
         await speaker.say(_said(3), write="3")
-        late = Chain(client, f"night-{ahead}", today=lambda: days["speaker"] + 1)
+        late = Chain(client, f"night-{ahead}", queue=QUEUE, today=lambda: days["speaker"] + 1)
         await late.say(_said(4), write="4")
 
         assert [1, 2, 3, 4] == await _heard(listener, place, 4, wait_s=0)
@@ -213,7 +214,7 @@ async def test_a_chain_goes_on_over_midnight(broker: LocalBroker, ahead: str) ->
 async def test_a_chain_whose_last_entry_somebody_cancels_goes_on(broker: LocalBroker) -> None:
     """A person who empties the queue ends no worker's remote control."""
     async with broker.client() as client:
-        chain = Chain(client, "purged")
+        chain = Chain(client, "purged", queue=QUEUE)
         place = await chain.open()
         await client.cancel(place.task_id)
         place, record = await chain.after(place)
