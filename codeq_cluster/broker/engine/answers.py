@@ -55,9 +55,11 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import PRIORITY_MAX, Role, State, Task
 from codeq_cluster.core.unique import Holder, scope_of, unique_of
 
-# Rows read for one answer, counting those a filter drops and places without tasks: about 15 ms.
 ITEMS_BYTES_MAX = 2**20  # Of one page of items, so that it fits a frame of the link.
+# Rows read for one answer, counting those a filter drops and places without tasks: about 15 ms.
 LOOKED_AT_MAX = 1000
+# Records read for one answer about all tasks with a tag, which a tenant may ask for without end.
+RECORDS_MAX = 250
 BYTES_MAX = 4 * 2**20  # Bytes of the tasks in one answer, so that it fits a frame.
 AHEAD_MAX = 10_000  # Tasks counted ahead of a task; more would not help an operator.
 LANES_MAX = 32  # Keys of a queue whose first task is looked up: 32 x up to 10 us.
@@ -224,7 +226,7 @@ def browse_ids(store: StateStore, asked: BrowseIds, unreadable: Unreadable) -> S
 def browse_tags(store: StateStore, asked: BrowseTags, unreadable: Unreadable) -> ShardPage:
     """Return the tenant's next tasks with some tags, the newest first.
 
-    At most `LOOKED_AT_MAX` records are read; those whose other tags differ count, too.
+    At most `RECORDS_MAX` records are read; those whose other tags differ count, too.
     """
     prefix = tag_prefix(asked.tenant, *asked.tags[0])
     start, end = tag_range(
@@ -238,7 +240,7 @@ def browse_tags(store: StateStore, asked: BrowseTags, unreadable: Unreadable) ->
     rows: list[tuple[bytes, Task]] = []
     looked_at = size = 0
     while start < end and (
-        page := store.scan(start, end, min(asked.count + 1, LOOKED_AT_MAX - looked_at))
+        page := store.scan(start, end, min(asked.count + 1, RECORDS_MAX - looked_at))
     ):
         for key, _ in page:
             position = key[len(prefix) :]
@@ -250,14 +252,14 @@ def browse_tags(store: StateStore, asked: BrowseTags, unreadable: Unreadable) ->
                     size += len(record)
             looked_at += 1
             full = len(rows) == asked.count or size >= BYTES_MAX
-            if full or looked_at == LOOKED_AT_MAX:
+            if full or looked_at == RECORDS_MAX:
                 return ShardPage(tuple(rows), position)
         start = page[-1][0] + b"\0"
     return ShardPage(tuple(rows), END)
 
 
 def count_selected(store: StateStore, asked: CountSelected, unreadable: Unreadable) -> Counted:
-    """Count the tasks that a bulk job would be about, of the next `LOOKED_AT_MAX` rows."""
+    """Count the tasks that a bulk job would be about, of the next `RECORDS_MAX` rows."""
     select, action = asked.select, asked.action
     tag = select.tags[0] if select.tags else None
     states: Counter[int] = Counter()
@@ -274,7 +276,7 @@ def count_selected(store: StateStore, asked: CountSelected, unreadable: Unreadab
                 changes += action.applies(task)
                 if task.error:
                     count_error(errors, task.error)
-        if looked == LOOKED_AT_MAX:
+        if looked == RECORDS_MAX:
             edge = position
             break
     return Counted(

@@ -31,8 +31,8 @@ from codeq_cluster.core.sharding import shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
-# Looks of one count at each shard, a thousand rows each: about a second and a half of its leader.
-LOOKS_MAX = 100
+# Looks of one count at each shard, 250 rows each: about a second and a half of its leader.
+LOOKS_MAX = 400
 
 _T = TypeVar("_T")
 

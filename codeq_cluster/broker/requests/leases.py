@@ -26,7 +26,7 @@ _SLACK_S = 1.0
 _WAITS_MAX = 2_000
 
 # Each line is two rows of an entry once a log is full, and a leader decides a write in one go.
-_LINES_A_WRITE = 500
+_LINES_A_WRITE = 200
 
 Kept = Extended | Rejected | CodeqError
 _Placed = tuple[int, Heartbeat | Report]  # With its shard.

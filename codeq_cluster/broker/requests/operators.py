@@ -26,6 +26,7 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task
 
 LOOKS_MAX = 10  # Pages read although a filter leaves them empty; then the caller must ask for more.
+TAG_LOOKS_MAX = 40  # A look of a list by tag reads a quarter of what others do.
 PAYLOADS_BYTES_MAX = 4 * 2**20  # Of one page, so that one shard's part fits a frame of the link.
 
 
@@ -49,7 +50,7 @@ class Operators:
         """
         rows: Rows[Task] = []
         after = asked.after
-        for _ in range(LOOKS_MAX):
+        for _ in range(TAG_LOOKS_MAX if isinstance(asked, BrowseTags) else LOOKS_MAX):
             rows, after = await self._browser.tasks(replace(asked, after=after), deadline=deadline)
             if rows or after == END:
                 break

@@ -94,6 +94,6 @@ async def test_a_batch_with_many_lines_is_several_writes() -> None:
     bare = [HeldLease(id=f"u{n}", token=0, extend_ms=1000) for n in range(900)]
     kept = await Leases(shards).renew("acme", "ann", [*leases, *bare], timeout_s=9)  # type: ignore[arg-type]
 
-    assert [500, 500, 500, 500] == shards.writes
-    assert [Extended(n % 25) for n in range(75)] == kept[:75]
+    assert [200] * 10 == shards.writes
+    assert [Extended(n % 10) for n in range(90)] == kept[:90]
     assert 1000 == len(kept)

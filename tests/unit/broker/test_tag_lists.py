@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from codeq_cluster.broker.engine.answers import LOOKED_AT_MAX, browse_tags
-from codeq_cluster.broker.questions import END, BrowseTags
+from codeq_cluster.broker.engine.answers import RECORDS_MAX, browse_tags, count_selected
+from codeq_cluster.broker.questions import END, BrowseTags, CountSelected
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import QueuePlace
-from codeq_cluster.core.selecting import TaskFilter
+from codeq_cluster.core.bulk import ActionKind, BulkAction
+from codeq_cluster.core.selecting import Selection, TaskFilter
 from codeq_cluster.core.task import More, State, Task
 from tests.fakes.memory_store import MemoryState
 
 COMMON, RARE = ("run", "7"), ("user", "42")
-TASKS = 2 * LOOKED_AT_MAX + 100
+TASKS = 2 * RECORDS_MAX + 100
 NOW_MS = 1_700_000_000_000
 
 
@@ -27,7 +28,7 @@ class CountingState(MemoryState):
 
 
 def filled() -> CountingState:
-    """Return tasks with one tag, of which every thousandth has a second one, too."""
+    """Return tasks with one tag, of which few have a second one, too."""
     state = CountingState()
     rows: dict[bytes, bytes | None] = {}
     for number in range(TASKS):
@@ -41,7 +42,7 @@ def filled() -> CountingState:
             updated_ms=NOW_MS + number,
             state=State.READY,
             seq=number + 1,
-            more=More(tags=(COMMON, RARE) if number % LOOKED_AT_MAX == 0 else (COMMON,)),
+            more=More(tags=(COMMON, RARE) if number % RECORDS_MAX == 0 else (COMMON,)),
         )
         rows[keyspace.task(task.id)] = records.encode(task)
         rows |= dict.fromkeys(keyspace.index_keys(task), b"")
@@ -62,7 +63,7 @@ def asked(*tags: tuple[str, str], after: bytes = b"", only: TaskFilter | None = 
     )
 
 
-def test_a_look_reads_a_thousand_records_and_no_more() -> None:
+def test_a_look_reads_so_many_records_and_no_more() -> None:
     """Its edge leads on, and the walk finds all of them in the end, once each."""
     state = filled()
     found: list[str] = []
@@ -72,9 +73,25 @@ def test_a_look_reads_a_thousand_records_and_no_more() -> None:
         page = browse_tags(state, asked(COMMON, RARE, after=after), lambda: None)
         found += [task.id for _, task in page.rows]
         looks, after = looks + 1, page.edge
-        assert state.reads - before <= LOOKED_AT_MAX
+        assert state.reads - before <= RECORDS_MAX
 
-    assert (["t02000", "t01000", "t00000"], 3) == (found, looks)
+    assert ([f"t{number * RECORDS_MAX:05}" for number in (2, 1, 0)], 3) == (found, looks)
+
+
+def test_a_look_of_a_count_reads_as_many() -> None:
+    """What a bulk job would be about is counted in looks that hold a leader no longer."""
+    state = filled()
+    select, action = Selection(tags=(COMMON,)), BulkAction(kind=ActionKind.CANCEL)
+    counted, after = [], b""
+    while after != END:
+        before = state.reads
+        asked_for = CountSelected(tenant="acme", select=select, action=action, after=after)
+        answer = count_selected(state, asked_for, lambda: None)
+        counted.append(answer.selected)
+        after = answer.edge
+        assert state.reads - before <= RECORDS_MAX
+
+    assert [RECORDS_MAX, RECORDS_MAX, 100] == counted
 
 
 def test_the_rarest_tag_first_reads_the_least() -> None:
