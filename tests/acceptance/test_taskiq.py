@@ -53,7 +53,7 @@ async def send(journal: str, count: int) -> None:
 
 def _application(directory: Path) -> None:
     """Write the page's application, with shorter leases, and one that works on top of it."""
-    application, _ = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
+    application, *_ = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
     assert "CodeqBroker(URL)" in application
     options = 'URL, lease_seconds=10, listen_to=["taskiq", "t-work"]'
     short = application.replace("CodeqBroker(URL)", f"CodeqBroker({options})")
