@@ -83,7 +83,10 @@ class Noted:
         if flow.pinned:
             self.pins[tenant, flow.id] = flow.pinned
         if before is not None and before.limit and before.limit != flow.limit:
-            self.sharers[tenant, scope_of_limit(before.limit)].discard(flow.id)
-            self._opened(tenant, scope_of_limit(before.limit))  # Its tasks count there no more.
+            left = tenant, scope_of_limit(before.limit)
+            self.sharers[left].discard(flow.id)
+            if not self.sharers[left]:
+                del self.sharers[left]
+            self._opened(*left)  # Its tasks count there no more.
         if flow.limit:
             self.sharers.setdefault((tenant, scope_of_limit(flow.limit)), set()).add(flow.id)
