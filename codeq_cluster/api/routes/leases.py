@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from operator import attrgetter
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -12,7 +13,13 @@ from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
-from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection, invalid_body
+from codeq_cluster.api.http.errors import (
+    ApiError,
+    bad_request,
+    from_failure,
+    from_rejection,
+    invalid_body,
+)
 from codeq_cluster.api.http.refusals import NOT_FOUND, batch_too_large
 from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.api.routes import workers
@@ -38,6 +45,8 @@ LEASES_MAX = 1000
 ROUTES = Routes("workers", workers.__doc__, Access.WORKER)
 
 _INVALID = invalid_body()
+# One lease with a thousand times twenty lines of log would hold its leader for seconds.
+_TWICE = bad_request("an earlier lease of this request has the same id", "duplicate-lease")
 
 
 class HeldLeaseBody(Body):
@@ -69,7 +78,7 @@ class HeldLeasesBody(Body):
     """Leases; each item is decoded on its own."""
 
     leases: list[Raw] | None = field(
-        "The leases; a refused one does not affect the others.",
+        "The leases, each once; a refused one does not affect the others.",
         required=True,
         refused=(batch_too_large(LEASES_MAX),),
         each=LEASE_SCHEMA,
@@ -143,7 +152,7 @@ async def heartbeats(call: Call) -> HttpAnswer[KeptLeases]:
     wait_s = whole(body.wait_seconds, error=_INVALID)
     wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
     waits_until = deadline_in(wait_s - EARLY_S)
-    read = [_read(call, item) for item in items]
+    read = _once(_read(call, item) for item in items)
     held = [each for _, each in read if isinstance(each, HeldLease)]
     renewed = iter(
         await call.services.broker.leases.renew(
@@ -214,6 +223,20 @@ def _read(call: Call, item: Raw) -> tuple[str, HeldLease | ApiError]:
         knows_cancel=bool(body.knows_cancel),
     )
     return task_id, held
+
+
+def _once(
+    leases: Iterable[tuple[str, HeldLease | ApiError]],
+) -> list[tuple[str, HeldLease | ApiError]]:
+    """Refuse each lease whose task an earlier one of the request has."""
+    found: list[tuple[str, HeldLease | ApiError]] = []
+    renewed: set[str] = set()
+    for task_id, lease in leases:
+        is_lease = isinstance(lease, HeldLease)
+        found.append((task_id, _TWICE if is_lease and task_id in renewed else lease))
+        if is_lease:
+            renewed.add(task_id)
+    return found
 
 
 def _answer(task_id: str, kept: Kept | ApiError) -> KeptLease:

@@ -48,21 +48,21 @@ async def _end(node: Client, leases: list[dict[str, Any]]) -> None:
 
 async def test_leases_are_renewed_together_and_answered_one_by_one(node: Client) -> None:
     """A refused one does not affect the others, and has the error of the single route."""
-    leases = await _leased(node, "kept", 4)
-    stale = {"id": leases[0]["id"], "token": leases[0]["token"] + 1}
+    *leases, fifth = await _leased(node, "kept", 5)
+    stale = {"id": fifth["id"], "token": fifth["token"] + 1}
     odd: list[object] = [{"id": "no/id"}, {"id": "unheard-of"}, {"extendSeconds": 5}, 7, stale]
-    too_long = {**leases[1], "extendSeconds": 10**9}
+    again = [{**leases[1], "extendSeconds": 10**9}, leases[1]]
     answer = await node.post(
-        _BATCH, {"leases": [{**leases[0], "extendSeconds": 3000}, *leases[1:], *odd, too_long]}
+        _BATCH, {"leases": [{**leases[0], "extendSeconds": 3000}, *leases[1:], *odd, *again]}
     )
     foreign = await node.post(_BATCH, {"leases": leases[:1]}, token="mate")
     strange = await node.post(_BATCH, {"leases": leases[:1]}, token="other")
     task = (await node.get(f"tasks/{leases[0]['id']}")).json
-    await _end(node, leases)
+    await _end(node, [*leases, fifth])
 
     assert 200 == answer.status
     assert [(True, None)] * 4 == _heard(answer)[:4]
-    assert [None] * 4 + [False] * 6 == [each.get("retryable") for each in answer.json["leases"]]  # type: ignore[attr-defined]
+    assert [None] * 4 + [False] * 7 == [each.get("retryable") for each in answer.json["leases"]]  # type: ignore[attr-defined]
     assert [
         "not-found",
         "not-found",
@@ -70,6 +70,7 @@ async def test_leases_are_renewed_together_and_answered_one_by_one(node: Client)
         "invalid-body",
         "lease-lost",
         "out-of-range",
+        "duplicate-lease",
     ] == [code for _, code in _heard(answer)[4:]]
     assert answer.json["leases"][0]["leaseUntil"] == task["leaseUntil"]  # type: ignore[index]
     assert [(False, "not-owner")] == _heard(foreign)
@@ -78,8 +79,9 @@ async def test_leases_are_renewed_together_and_answered_one_by_one(node: Client)
 
 async def test_a_batch_is_bounded(node: Client) -> None:
     """A thousand leases are renewed in one request, and one more is refused."""
-    most = await node.post(_BATCH, {"leases": [{"id": "unheard-of"}] * 1000})
-    beyond = await node.post(_BATCH, {"leases": [{"id": "unheard-of"}] * 1001})
+    unheard_of = [{"id": f"unheard-of-{number}"} for number in range(1001)]
+    most = await node.post(_BATCH, {"leases": unheard_of[:1000]})
+    beyond = await node.post(_BATCH, {"leases": unheard_of})
     none = await node.post(_BATCH, {"leases": []})
 
     assert [(False, "not-found")] * 1000 == _heard(most)

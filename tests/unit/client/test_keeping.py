@@ -173,7 +173,7 @@ async def test_more_leases_than_a_request_takes_have_more_requests() -> None:
     for each in ids:
         # Again, if the worker was too busy to wait for the first answer.
         broker.answers[each] = [_LOST] * 100
-    async with broker.working(_for_ever, lease_s=3):
+    async with broker.working(_for_ever, lease_s=12):
         pass
 
     assert 1000 == max(map(len, broker.heard))
