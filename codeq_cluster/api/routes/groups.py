@@ -52,6 +52,7 @@ from codeq_cluster.core.groups import (
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.new_task import Create, template_of
 from codeq_cluster.core.outcomes import GroupStands, Rejected, Rejection
+from codeq_cluster.portions import BODIES_AT_ONCE, in_portions
 from codeq_cluster.ratelimit.token_bucket import Scope
 
 ROUTES = Routes(__name__, __doc__, Access.PRODUCER)
@@ -347,9 +348,13 @@ async def _tasks(call: Call, items: Sequence[Raw]) -> tuple[Create, ...]:
         raise too_many("tasks", most)
     if items:
         await call.spend(*CREATING, len(items))
-    bodies: list[TaskBody] = [TASK_SCHEMA.decode(item) for item in items]
+    bodies: list[TaskBody] = [
+        TASK_SCHEMA.decode(item) async for item in in_portions(items, BODIES_AT_ONCE)
+    ]
     refused = await refused_webhooks(call, bodies)
-    tasks = [new_task(call, body, refused=refused) for body in bodies]
+    tasks = [
+        new_task(call, body, refused=refused) async for body in in_portions(bodies, BODIES_AT_ONCE)
+    ]
     keys = [task.idempotency_key for task in tasks if task.idempotency_key]
     if len(set(keys)) < len(keys):
         raise KEY_TWICE

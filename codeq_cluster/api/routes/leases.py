@@ -38,6 +38,7 @@ from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Extended, Rejected
 from codeq_cluster.core.task import Cancelling
 from codeq_cluster.errors import Overloaded
+from codeq_cluster.portions import BODIES_AT_ONCE, in_portions
 
 # One worker's: they are written in one entry a shard, 1,000 x 600 bytes at most.
 LEASES_MAX = 1000
@@ -152,7 +153,7 @@ async def heartbeats(call: Call) -> HttpAnswer[KeptLeases]:
     wait_s = whole(body.wait_seconds, error=_INVALID)
     wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
     waits_until = deadline_in(wait_s - EARLY_S)
-    read = _once(_read(call, item) for item in items)
+    read = _once([_read(call, item) async for item in in_portions(items, BODIES_AT_ONCE)])
     held = [each for _, each in read if isinstance(each, HeldLease)]
     renewed = iter(
         await call.services.broker.leases.renew(
