@@ -29,7 +29,7 @@ LOADS_MAX = 5  # Of `boot.js`.
 
 OF_TENANT = [
     *("Overview", "Queues", "Tasks", "Delayed", "Groups", "Schedules", "Dead letters", "Workers"),
-    *("Topics", "Webhooks"),
+    *("Topics", "Limits", "Webhooks"),
 ]
 OF_ADMIN = [*OF_TENANT[:5], "Bulk jobs", *OF_TENANT[5:]]
 
@@ -546,6 +546,7 @@ async def test_everybody_can_use_every_view(
         "/delayed",
         "/dead-letters",
         "/dead-letters/every.death",
+        "/limits",
     )
     async with browser.window(url_of(cluster), size=size, dark=dark) as window:
         faults = {"log-in": await window.faults_of_access()}
