@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-# A read looks at so many keys one by one before it brings all into order: 10 us.
+# A read looks at so many keys one by one before it thinks of bringing all into order: 10 us.
 UNORDERED_MAX = 512
 
 
@@ -19,23 +19,34 @@ class KeyOrder(Struct):
         rows: By key.
         added: At most so many of the last keys of the rows are not in order yet. Whoever puts rows
             adds how many they are, or only those whose keys are new.
+        patience: Reads look at keys one by one until they have looked at so many times all of
+            them; only then is an order worth it. More for rows that soon go.
+        looked: How many keys reads have looked at since the last order.
         ordered: The other keys in order; some may be gone, or be there twice.
     """
 
     rows: dict[bytes, Any]
+    patience: int = 0
     added: int = 0
+    looked: int = 0
     ordered: list[bytes] = []
 
     def between(self, start: bytes, end: bytes) -> list[bytes]:
         """Return the keys of start <= key < end, ascending."""
         rows, ordered = self.rows, self.ordered
         if self.added > UNORDERED_MAX:
-            ordered += islice(reversed(rows), self.added)
-            if len(ordered) > 2 * len(rows):
-                ordered[:] = rows
-            ordered.sort()
-            self.added = 0
+            self.looked += min(self.added, len(rows))
+            if self.looked > self.patience * len(rows):
+                self._order()
         within = ordered[bisect_left(ordered, start) : bisect_left(ordered, end)]
         found = {key for key in within if key in rows}
         found.update(key for key in islice(reversed(rows), self.added) if start <= key < end)
         return sorted(found)
+
+    def _order(self) -> None:
+        rows, ordered = self.rows, self.ordered
+        ordered += islice(reversed(rows), self.added)
+        if len(ordered) > 2 * len(rows):
+            ordered[:] = rows
+        ordered.sort()
+        self.added = self.looked = 0

@@ -42,14 +42,14 @@ KEPT_MS = 24 * 3600 * 1000  # How long a job is kept after its end.
 RESUMED_MS = 30 * 60 * 1000
 SPARED_MS = 2 * RESUMED_MS
 
-# One step on one shard: 40 a second, each about 2 ms of its leader, for which every other request
+# One step on one shard: 20 a second, each about 1 ms of its leader, for which every other request
 # waits there. An entry of 3 MiB takes twice as many deletions; see `administering.IDS_MAX`.
 # Where steps take long, others' requests do, too: then the job rests for as many times as long.
-# `PAUSE_MS_MAX` is what it has at least: 24 tasks, or 128 rows, in that time on each shard.
-STEP_MS = 25
+# `PAUSE_MS_MAX` is what it has at least: 16 tasks, or 128 rows, in that time on each shard.
+STEP_MS = 50
 RESTS = 8
 PAUSE_MS_MAX = 250
-CHANGED_MAX = 24
+CHANGED_MAX = 16
 LOOKED_MAX = 128
 
 # No dot first: a path resolves `.` and `..`.

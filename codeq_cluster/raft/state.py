@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 # Bounds on one turn, some milliseconds whatever the rows: a group that catches up must not block
 # the loop for others.
 _ENTRIES_A_TURN = 64
-_BYTES_A_TURN = 2**19
+_BYTES_A_TURN = 2**20
 # How many entries behind a peer can still be compared: 2,048 x ~100 bytes.
 _KEPT = 2048
 

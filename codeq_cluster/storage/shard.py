@@ -161,6 +161,11 @@ class Shard:
         return self.state.buffer.size + self.log.buffer.size
 
     @property
+    def rows(self) -> int:
+        """Return how many rows wait to be spilled."""
+        return len(self.state.buffer.rows) + len(self.log.buffer.rows)
+
+    @property
     def withdrawn(self) -> bool:
         """Return whether the database is about to be reopened."""
         return self._withdrawn

@@ -19,9 +19,10 @@ log = logging.getLogger(__name__)
 SPILL_S = 1.0
 # Shards take turns, a quarter of them at a time, so that the loop is not held up by all at once.
 _TURNS = 4
-# A spill comes earlier at this size: a batch that the database takes in some milliseconds,
-# whatever the rows: an edge of a graph counts 200 bytes, and takes 2 us.
-SPILL_BYTES = 2**20
+# A spill comes earlier at this size, or with so many rows, as small ones take 2 us each, too: a
+# batch that the database takes in some milliseconds.
+SPILL_BYTES = 4 * 2**20
+SPILL_ROWS = 8192
 # Bound on a shard's rows in memory while its database takes no writes; beyond it, the shard's log
 # waits, and so do its callers.
 HELD_BYTES = StoreSettings().unspilled_bytes
@@ -119,7 +120,8 @@ class Spiller:
 
     def changed(self, shard: int) -> None:
         """Note that a shard has something to spill."""
-        if self._shards[shard].size >= self._early_bytes:
+        waiting = self._shards[shard]
+        if waiting.size >= self._early_bytes or waiting.rows >= SPILL_ROWS:
             # For a stalled shard this only checks whether it holds too much.
             self._spill(shard)
         if not self._armed:

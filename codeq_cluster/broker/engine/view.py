@@ -90,7 +90,7 @@ class ShardView(Ranges):
         self._turns: dict[str, Turns] = {}
         # key -> (batch, value): the newest decided value. An older batch must not remove it.
         self._overlay: dict[bytes, tuple[int, bytes | None]] = {}
-        self._order = KeyOrder(self._overlay)
+        self._order = KeyOrder(self._overlay, patience=16)  # Most are applied after a few reads.
         self._tasks: dict[str, tuple[int, Task | None]] = {}
         self._together: dict[tuple[str, str], int] = {}  # See `leased_together`.
         self._together_as_of = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codeq_cluster.storage.spiller import SPILL_S
+from codeq_cluster.storage.spiller import SPILL_BYTES, SPILL_ROWS, SPILL_S
 from tests.unit.storage.sim_node import SimNode
 
 ROW = (b"log/1", b"x" * 1000)
@@ -43,6 +43,23 @@ def test_rows_reach_the_database_soon_and_unasked() -> None:
 
     assert stored(node, 0) == stored(node, 1) == {b"log/1"}
     assert node.shard(0).size == node.shard(1).size == 0
+
+
+def test_many_small_rows_are_spilled_before_they_are_a_long_write() -> None:
+    """A row of no size takes the database as long as another one."""
+    node = SimNode()
+    node.start()
+    few = [(b"log/%05d" % n, b"") for n in range(SPILL_ROWS - 1)]
+    node.begin(0, *few)
+    node.run(0.01)
+    assert (len(few), set()) == (node.shard(0).rows, stored(node, 0))
+    assert node.shard(0).size < SPILL_BYTES
+
+    node.begin(0, (b"log/one", b""))
+    node.run(0.01)
+
+    assert 0 == node.shard(0).rows
+    assert {*dict(few), b"log/one"} == set(node.rows(0))
 
 
 def test_shards_are_spilled_in_turn() -> None:
