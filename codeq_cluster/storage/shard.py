@@ -160,10 +160,10 @@ class Shard:
         """Return the approximate number of bytes that wait to be spilled."""
         return self.state.buffer.size + self.log.buffer.size
 
-    @property
-    def rows(self) -> int:
-        """Return how many rows wait to be spilled."""
-        return len(self.state.buffer.rows) + len(self.log.buffer.rows)
+    def outgrows(self, size: int, rows: int) -> bool:
+        """Return whether so many bytes wait to be spilled, or so many rows."""
+        state, log = self.state.buffer, self.log.buffer
+        return state.size + log.size >= size or len(state.rows) + len(log.rows) >= rows
 
     @property
     def withdrawn(self) -> bool:

@@ -120,8 +120,7 @@ class Spiller:
 
     def changed(self, shard: int) -> None:
         """Note that a shard has something to spill."""
-        waiting = self._shards[shard]
-        if waiting.size >= self._early_bytes or waiting.rows >= SPILL_ROWS:
+        if self._shards[shard].outgrows(self._early_bytes, SPILL_ROWS):
             # For a stalled shard this only checks whether it holds too much.
             self._spill(shard)
         if not self._armed:

@@ -81,7 +81,7 @@ class HeldLeasesBody(Body):
     leases: list[Raw] | None = field(
         "The leases, each once; a refused one does not affect the others.",
         required=True,
-        refused=(batch_too_large(LEASES_MAX),),
+        refused=(batch_too_large(LEASES_MAX), _TWICE),
         each=LEASE_SCHEMA,
         minItems=1,
         maxItems=LEASES_MAX,

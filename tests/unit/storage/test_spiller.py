@@ -52,13 +52,12 @@ def test_many_small_rows_are_spilled_before_they_are_a_long_write() -> None:
     few = [(b"log/%05d" % n, b"") for n in range(SPILL_ROWS - 1)]
     node.begin(0, *few)
     node.run(0.01)
-    assert (len(few), set()) == (node.shard(0).rows, stored(node, 0))
-    assert node.shard(0).size < SPILL_BYTES
+    assert 0 < node.shard(0).size < SPILL_BYTES
 
     node.begin(0, (b"log/one", b""))
     node.run(0.01)
 
-    assert 0 == node.shard(0).rows
+    assert 0 == node.shard(0).size
     assert {*dict(few), b"log/one"} == set(node.rows(0))
 
 
