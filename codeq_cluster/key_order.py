@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-# A read looks at so many keys one by one before it thinks of bringing all into order: 10 us.
+# A read scans up to this many unordered keys, which takes 10 us; with more, it may sort them first.
 UNORDERED_MAX = 512
 
 
@@ -19,9 +19,9 @@ class KeyOrder(Struct):
         rows: By key.
         added: At most so many of the last keys of the rows are not in order yet. Whoever puts rows
             adds how many they are, or only those whose keys are new.
-        patience: Reads look at keys one by one until they have looked at so many times all of
-            them; only then is an order worth it. More for rows that soon go.
-        looked: How many keys reads have looked at since the last order.
+        patience: Reads sort once they have scanned more than this multiple of all rows. A higher
+            value suits rows that are removed soon.
+        looked: How many unordered keys reads have scanned since the last sort.
         ordered: The other keys in order; some may be gone, or be there twice.
     """
 

@@ -69,6 +69,6 @@ class LoopPass:
                 self._loop.call_soon(self._run)
 
 
-# By the loop's identity: a pass holds its loop, so a key that holds it, too, would keep for ever
-# whatever a program with many loops, such as a suite of tests, has run on them.
+# The key is the loop's identity. A pass holds its loop, so a key that also held the loop would keep
+# it for ever, with the broker that ran on it.
 _passes: WeakValueDictionary[int, LoopPass] = WeakValueDictionary()

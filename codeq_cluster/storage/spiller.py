@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 SPILL_S = 1.0
 # Shards take turns, a quarter of them at a time, so that the loop is not held up by all at once.
 _TURNS = 4
-# A spill comes earlier at this size, or with so many rows, as small ones take 2 us each, too: a
-# batch that the database takes in some milliseconds.
+# A spill begins earlier at this size or this number of rows. The database takes about 2 us for a
+# row of any size, and holds the loop meanwhile.
 SPILL_BYTES = 4 * 2**20
 SPILL_ROWS = 8192
 # Bound on a shard's rows in memory while its database takes no writes; beyond it, the shard's log

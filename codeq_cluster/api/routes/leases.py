@@ -46,7 +46,7 @@ LEASES_MAX = 1000
 ROUTES = Routes("workers", workers.__doc__, Access.WORKER)
 
 _INVALID = invalid_body()
-# One lease with a thousand times twenty lines of log would hold its leader for seconds.
+# A thousand renewals of one lease, each with twenty log lines, would hold its leader for seconds.
 _TWICE = bad_request("an earlier lease of this request has the same id", "duplicate-lease")
 
 
