@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from taskiq.kicker import AsyncKicker
 
 from codeq_cluster.client import Operator
-from tests.acceptance.foreign_workers import WITHIN_S, ended, kill, printed, ran, until_ran, working
+from codeq_cluster.integrations.taskiq import CodeqPubSubBroker
+from tests.acceptance.foreign_workers import (
+    WITHIN_S,
+    ended,
+    environment,
+    kill,
+    printed,
+    ran,
+    until_ran,
+    working,
+)
 from tests.harness.cluster import LocalCluster
 from tests.harness.node_process import ADMIN_TOKEN
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -48,6 +62,33 @@ async def work(journal: str, number: int, context: Context = TaskiqDepends()) ->
 
 async def send(journal: str, count: int) -> None:
     await asyncio.gather(*(work.kiq(journal, n) for n in range(count)))
+"""
+
+LISTENERS = 3
+LISTENER = (
+    "taskiq",
+    "worker",
+    "told:everywhere",
+    "--workers",
+    str(LISTENERS),
+    # One after the other, so that a journal has the order in which a worker gets them.
+    "--max-async-tasks",
+    "1",
+    "--log-level",
+    "WARNING",
+)
+
+TOLD = """
+import os
+from pathlib import Path
+from codeq_cluster.integrations.taskiq import CodeqPubSubBroker
+
+everywhere = CodeqPubSubBroker(os.environ["BROKER_URL"], queue_name="t-told")
+
+@everywhere.task(task_name="note")
+async def note(journals: str, text: str) -> None:
+    with Path(journals, str(os.getpid())).open("a") as file:
+        file.write(f"{text}\\n")
 """
 
 
@@ -99,3 +140,55 @@ async def test_taskiq_loses_and_repeats_nothing_while_a_leader_and_a_worker_are_
     again = [row for row in rows if row["attempts"] > 1]
     assert again
     assert {"LEASE_EXPIRED"} == {h["outcome"] for row in again for h in row["history"][:-1]}
+
+
+@pytest.mark.timeout(120)
+async def test_every_worker_gets_each_broadcast_once_while_a_leader_is_killed(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """What two send while a leader dies and returns comes to all, in one order."""
+    (tmp_path / "told.py").write_text(TOLD)
+    journals = tmp_path / "journals"
+    journals.mkdir()
+    everywhere = CodeqPubSubBroker(environment(cluster)["BROKER_URL"], queue_name="t-told")
+    is_over = asyncio.Event()
+
+    async def tell(text: str) -> str:
+        note: AsyncKicker[Any, Any] = AsyncKicker("note", everywhere, {})
+        await note.kiq(str(journals), text)
+        return text
+
+    async def speak(name: str) -> Sequence[str]:
+        told: list[str] = []
+        while not is_over.is_set():
+            told.append(await tell(f"{name}{len(told)}"))
+        return told
+
+    async def all_listen() -> bool:
+        await tell("begin")
+        return len(_noted(journals)) == LISTENERS
+
+    async def all_have_the_last_one() -> bool:
+        return all("end" in noted for noted in _noted(journals))
+
+    async with working(cluster, *LISTENER, directory=tmp_path), asyncio.timeout(WITHIN_S):
+        await until(all_listen, what="workers that listen", within_s=WITHIN_S)
+        async with asyncio.TaskGroup() as group:
+            speakers = [group.create_task(speak(name)) for name in "ab"]
+            await cluster.kill(leader := await cluster.leader_of(1))
+            cluster.start(leader)
+            await cluster.wait_ready()
+            is_over.set()
+        await tell("end")
+        await until(all_have_the_last_one, what="the last broadcast", within_s=WITHIN_S)
+
+    told = [text for speaker in speakers for text in speaker.result()]
+    # Each of them: a worker that starts early also hears of the start of others.
+    first, *others = [[text for text in noted if text != "begin"] for noted in _noted(journals)]
+    assert sorted([*told, "end"]) == sorted(first)
+    assert [first] * (LISTENERS - 1) == others
+
+
+def _noted(journals: Path) -> list[list[str]]:
+    """Return what each worker has noted, in its order."""
+    return [each.read_text().split() for each in journals.iterdir()]
