@@ -1,4 +1,4 @@
-"""Lifecycle: the state diagram of a task, drawn from the core's table of transitions.
+"""Lifecycle: the state diagram of a task, drawn from the table of transitions.
 
 The table has the transitions, and this module has their positions. A transition without a position
 is an error, so the diagram cannot leave one out.
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from codeq_cluster.core.lifecycle import ARROWS
 from codeq_cluster.core.task import State
+from docs.tools.transitions import ARROWS
 
 _START, _END = "start", "end"
 # Sets of states with a transition of the same cause; such a set is drawn as one arrow.

@@ -6,11 +6,11 @@ from codeq_cluster.core.changes import Decision, ItemChange, TaskChange
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.explaining import Facts, Reason, explain
 from codeq_cluster.core.items import KIND_OF, Delivery, Sweep
-from codeq_cluster.core.lifecycle import arrow_of, is_note
 from codeq_cluster.core.operations import Claim, Finish, Import, Operation, Submit
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import State, Task
+from docs.tools.transitions import arrow_of, is_note
 from tests.fakes.dict_view import DictView
 
 REASONS = {

@@ -7,9 +7,9 @@ from xml.etree import ElementTree as ET
 
 from codeq_cluster.api.app import ROUTES
 from codeq_cluster.api.routes.task_views import _STATUS
-from codeq_cluster.core.lifecycle import ARROWS
 from codeq_cluster.core.task import State
 from docs.tools.lifecycle import _PLACES, _WAYS, _arrows, drawing
+from docs.tools.transitions import ARROWS
 from docs.tools.written import ROOT, pages
 
 _WRITTEN = pages()

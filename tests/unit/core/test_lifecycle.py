@@ -26,7 +26,6 @@ from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
 from codeq_cluster.core.holds import HoldKey, HoldLimit, HoldQueue, Nack
 from codeq_cluster.core.lane import FlowRule, OnRetry, PerKey, SetFlow
-from codeq_cluster.core.lifecycle import ARROWS, Arrow, arrow_of, is_note
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
 from codeq_cluster.core.operations import (
     Abandon,
@@ -67,6 +66,7 @@ from codeq_cluster.core.selecting import Selection
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Membership, More, Until
 from codeq_cluster.core.unique import On, UniqueTerms
+from docs.tools.transitions import ARROWS, Arrow, arrow_of, is_note
 from tests.fakes.dict_view import DictView
 
 RULES = LifetimeRules()

@@ -1,4 +1,4 @@
-"""Lifecycle: every transition between two states of a task, as one table.
+"""Transitions: every change of a task from one state to another, as one table.
 
 `decide` makes the changes, and this table lists them. The tests compare both: a change without a
 row fails, and so does a row that no operation uses. The diagram of docs/concepts.md is drawn from
