@@ -63,7 +63,7 @@ from codeq_cluster.core.creating import create, create_keyed, create_tagged
 from codeq_cluster.core.expiry import advance
 from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.handling import NOTHING_SAID
-from codeq_cluster.core.holding import found, lease_until_ms, refusal_of
+from codeq_cluster.core.holding import found, held, lease_until_ms
 from codeq_cluster.core.holds import HoldKey, HoldLimit, HoldOperation, HoldQueue, Nack
 from codeq_cluster.core.items import SetAside
 from codeq_cluster.core.lane import Flow, Lane
@@ -215,12 +215,9 @@ def _last_states(tasks: Sequence[Task], changes: Iterable[Change]) -> tuple[Task
 
 def _heartbeat(view: View, operation: Heartbeat | Report, rules: LifetimeRules) -> Decision:
     assert operation.extend_ms >= 1
-    task = found(view, operation)
-    if task is None:
-        return Decision(Rejected(Rejection.NOT_FOUND))
-    refusal = refusal_of(task, operation)
-    if refusal is not None:
-        return Decision(Rejected(refusal))
+    task = held(view, operation)
+    if isinstance(task, Rejected):
+        return Decision(task)
     until_ms = view.now_ms + operation.extend_ms
     cancelling = None if task.more is None else task.more.cancelling
     if task.handling is not None or cancelling is not None:
@@ -239,15 +236,9 @@ def _heartbeat(view: View, operation: Heartbeat | Report, rules: LifetimeRules) 
 def _abandon(view: View, operation: Abandon, rules: LifetimeRules) -> Decision:
     assert operation.request
     assert operation.token or not operation.undelivered
-    task = found(view, operation)
-    if task is None:
-        return Decision(Rejected(Rejection.NOT_FOUND))
-    before = _ended_by(task, operation.request)
-    if before is not None:
-        return Decision(_returned_before(task, before))
-    refusal = refusal_of(task, operation)
-    if refusal is not None:
-        return Decision(Rejected(refusal))
+    task = _to_give_back(view, operation)
+    if not isinstance(task, Task):
+        return Decision(task)
     if operation.undelivered:
         if task.more is not None and task.more.cancelling is not None:
             # No worker has it, and none is to get it.
@@ -264,15 +255,9 @@ def _abandon(view: View, operation: Abandon, rules: LifetimeRules) -> Decision:
 
 def _nack(view: View, operation: Nack | Reject, rules: LifetimeRules) -> Decision:
     assert operation.request
-    task = found(view, operation)
-    if task is None:
-        return Decision(Rejected(Rejection.NOT_FOUND))
-    before = _ended_by(task, operation.request)
-    if before is not None:
-        return Decision(_returned_before(task, before))
-    refusal = refusal_of(task, operation)
-    if refusal is not None:
-        return Decision(Rejected(refusal))
+    task = _to_give_back(view, operation)
+    if not isinstance(task, Task):
+        return Decision(task)
     death = MAX_ATTEMPTS if task.attempts >= task.max_attempts else ""
     delay_ms = 0
     if isinstance(operation, Reject):
@@ -293,15 +278,9 @@ def _nack(view: View, operation: Nack | Reject, rules: LifetimeRules) -> Decisio
 def _hold(view: View, operation: HoldOperation, rules: LifetimeRules) -> Decision:
     nack = operation.nack
     assert nack.request
-    task = found(view, nack)
-    if task is None:
-        return Decision(Rejected(Rejection.NOT_FOUND))
-    before = _ended_by(task, nack.request)
-    if before is not None:
-        return Decision(_returned_before(task, before))
-    refusal = refusal_of(task, nack)
-    if refusal is not None:
-        return Decision(Rejected(refusal))
+    task = _to_give_back(view, nack)
+    if not isinstance(task, Task):
+        return Decision(task)
     queue = task.command.lower()
     said, outcome_of, held_by = _HOLDS[type(operation)]
     touched = gating.sharers(view, task) if isinstance(operation, HoldLimit) else {queue}
@@ -372,12 +351,9 @@ def _give_back(
 
 def _stage(view: View, operation: Staging, rules: LifetimeRules) -> Decision:
     assert operation.size >= 0
-    task = found(view, operation)
-    if task is None:
-        return Decision(Rejected(Rejection.NOT_FOUND))
-    refusal = refusal_of(task, operation)
-    if refusal is not None:
-        return Decision(Rejected(refusal))
+    task = held(view, operation)
+    if isinstance(task, Rejected):
+        return Decision(task)
     sizes = task.upload_sizes
     known = operation.upload in sizes
     growth = operation.size - sizes.get(operation.upload, 0)
@@ -403,12 +379,17 @@ def _stage(view: View, operation: Staging, rules: LifetimeRules) -> Decision:
     return Decision(Changed(1), (TaskChange(before=task, after=after),))
 
 
-def _ended_by(task: Task, request: str) -> Attempt | None:
-    """Return the attempt that the request ended, if the history still holds it."""
-    for attempt in reversed(task.history):
-        if attempt.request == request:
-            return attempt
-    return None
+def _to_give_back(view: View, operation: Abandon | Nack | Reject) -> Task | Returned | Rejected:
+    """Return the task if its worker may give it back.
+
+    Otherwise return the answer: why it may not, or what the same request has done before.
+    """
+    task = found(view, operation)
+    if task is not None:
+        for attempt in reversed(task.history):
+            if attempt.request == operation.request:
+                return _returned_before(task, attempt)
+    return held(view, operation)
 
 
 def _returned_before(task: Task, attempt: Attempt) -> Returned:

@@ -7,7 +7,7 @@ from codeq_cluster.core.durable import Park, RecordStep, SendSignal
 from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.operations import Abandon, Cancel, Heartbeat, Staging, Submit
-from codeq_cluster.core.outcomes import Rejection
+from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.tags import ChangeTags
@@ -22,6 +22,15 @@ def found(view: View, operation: _OfHolder | _OfAnyone) -> Task | None:
     """Return the task if its tenant is the caller's; another tenant's does not exist for it."""
     task = view.task(operation.id)
     return task if task is not None and task.tenant == operation.tenant else None
+
+
+def held(view: View, operation: _OfHolder) -> Task | Rejected:
+    """Return the task if the worker holds it, else why it may not act on it."""
+    task = found(view, operation)
+    if task is None:
+        return Rejected(Rejection.NOT_FOUND)
+    refusal = refusal_of(task, operation)
+    return task if refusal is None else Rejected(refusal)
 
 
 def refusal_of(task: Task, operation: _OfHolder) -> Rejection | None:

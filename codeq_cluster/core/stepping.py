@@ -27,7 +27,7 @@ from codeq_cluster.core.durable import (
     digest_of,
     row_id,
 )
-from codeq_cluster.core.holding import found, lease_until_ms, refusal_of
+from codeq_cluster.core.holding import found, held, lease_until_ms, refusal_of
 from codeq_cluster.core.log_line import LogLine
 from codeq_cluster.core.outcomes import Rejected, Rejection, Signalled, StepStands
 from codeq_cluster.core.rules import LifetimeRules
@@ -40,12 +40,9 @@ from codeq_cluster.core.view import View
 def record(view: View, operation: RecordStep, rules: LifetimeRules) -> Decision:
     """Record a step, or answer with it: what is recorded stays, whoever records it again."""
     assert operation.extend_ms >= 1
-    task = found(view, operation)
-    if task is None:
-        return Decision(Rejected(Rejection.NOT_FOUND))
-    refusal = refusal_of(task, operation)
-    if refusal is not None:
-        return Decision(Rejected(refusal))
+    task = held(view, operation)
+    if isinstance(task, Rejected):
+        return Decision(task)
     known = _step(view, task, operation.name)
     if known is not None:
         if known.until_ms or known.value != operation.value:
