@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
+from collections.abc import Callable
+from typing import TypeVar
+
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
 from codeq_cluster.broker.requests.producer import over_budget
 from codeq_cluster.core.bounds import COMMAND_WORDS
 from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.errors import LimitExceeded
 from codeq_cluster.ratelimit.token_bucket import Scope
+
+T = TypeVar("T")
 
 INVALID_COMMAND = bad_request("invalid command", "invalid-command").because(
     f"use {COMMAND_WORDS}, other than . and .."
@@ -24,6 +29,13 @@ NOT_FOUND = ApiError(404, "not-found", "not-found")
 NO_TASK = ApiError(404, "not found", "not-found")
 TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
 STALLED = ApiError(408, "request timeout", "request-timeout", retryable=True)
+
+
+def accepted(outcome: T | Rejected, refusal: Callable[[Rejected], ApiError] = from_rejection) -> T:
+    """Return what the broker has done; raise the answer to a refusal of it."""
+    if isinstance(outcome, Rejected):
+        raise refusal(outcome)
+    return outcome
 
 
 def lacks_scope(scope: str) -> ApiError:

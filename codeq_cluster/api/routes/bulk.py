@@ -13,7 +13,13 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request, from_failure, from_rejection
 from codeq_cluster.api.http.levels import TooEarly
-from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_STATUS, NOT_FOUND, rate_limited
+from codeq_cluster.api.http.refusals import (
+    INVALID_COMMAND,
+    INVALID_STATUS,
+    NOT_FOUND,
+    accepted,
+    rate_limited,
+)
 from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.api.routes.tags import INVALID_TAG, INVALID_TAGS, named_tags
 from codeq_cluster.api.routes.task_lists import (
@@ -322,10 +328,7 @@ async def job(call: Call) -> HttpAnswer[JobView]:
 @ROUTES("DELETE", "/admin/bulk/{id}", Answer("The job.", EXAMPLE), errors=_NAMED)
 async def stop(call: Call) -> HttpAnswer[JobView]:
     """Stop a bulk job; what it has done stays. One that has ended stays as it is."""
-    found = await call.services.broker.bulk.stop(caller(call), _id(call))
-    if isinstance(found, Rejected):
-        raise from_rejection(found)
-    return reply(_job_view(found))
+    return reply(_job_view(accepted(await call.services.broker.bulk.stop(caller(call), _id(call)))))
 
 
 def _selection(call: Call, said: Raw) -> Selection:

@@ -9,16 +9,14 @@ from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import from_rejection
 from codeq_cluster.api.http.levels import TooEarly
-from codeq_cluster.api.http.refusals import NOT_FOUND
+from codeq_cluster.api.http.refusals import NOT_FOUND, accepted
 from codeq_cluster.api.routes import workers
 from codeq_cluster.api.routes.workers import LEASE_TOKEN, LEASE_TOKEN_FIELD, NOT_HELD, lease_token
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.values import new_request
 from codeq_cluster.codec.levels import REJECTS_FROM
 from codeq_cluster.core.bounds import REASON_CHARS_MAX
-from codeq_cluster.core.outcomes import Rejected
 from codeq_cluster.core.reject import Reject
 
 ROUTES = Routes("workers", workers.__doc__, Access.WORKER)
@@ -72,7 +70,5 @@ async def reject(call: Call) -> HttpAnswer[RejectedTask]:
         reason=(body.reason or "")[:REASON_CHARS_MAX],
         token=lease_token(call, body.lease_token),
     )
-    outcome = await call.services.broker.give_back(operation, call.timeout_s)
-    if isinstance(outcome, Rejected):
-        raise from_rejection(outcome)
-    return reply(RejectedTask(workers.went(outcome)))
+    returned = accepted(await call.services.broker.give_back(operation, call.timeout_s))
+    return reply(RejectedTask(workers.went(returned)))

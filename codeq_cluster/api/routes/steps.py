@@ -16,6 +16,7 @@ from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import (
     NO_TASK,
     NOT_FOUND,
+    accepted,
     budget_exceeded,
     rate_limited,
     too_high,
@@ -238,7 +239,7 @@ async def record(call: Call) -> HttpAnswer[RecordedStep]:
         extend_ms=lease_ms(call, body.extend_seconds, "extendSeconds"),
         token=lease_token(call, body.lease_token),
     )
-    stands = _accepted(await call.services.broker.steps.record(caller(call), operation))
+    stands = accepted(await call.services.broker.steps.record(caller(call), operation), _refusal)
     return reply(RecordedStep(step_view(stands.step), _lease_until(stands)))
 
 
@@ -289,7 +290,7 @@ async def park(call: Call) -> HttpAnswer[ParkedTask]:
         extend_ms=lease_ms(call, body.extend_seconds, "extendSeconds"),
         token=lease_token(call, body.lease_token),
     )
-    stands = _accepted(await call.services.broker.steps.park(caller(call), operation))
+    stands = accepted(await call.services.broker.steps.park(caller(call), operation), _refusal)
     return reply(
         ParkedTask(
             parked=stands.step.is_open,
@@ -341,10 +342,8 @@ async def signal(call: Call) -> HttpAnswer[SentSignal]:
         payload=_json(call, body.payload),
         key=key,
     )
-    outcome = await call.services.broker.steps.signal(caller(call), operation)
-    if isinstance(outcome, Rejected):
-        raise _refusal(outcome)
-    return reply(SentSignal(outcome.replay))
+    sent = accepted(await call.services.broker.steps.signal(caller(call), operation), _refusal)
+    return reply(SentSignal(sent.replay))
 
 
 @ROUTES(
@@ -379,12 +378,6 @@ def _json(call: Call, value: Raw) -> str:
         raise STEP_TOO_LARGE
     depth_max = call.services.settings.limits.payload_depth_max
     return json_text(value, depth_max=depth_max, error=_STEP.refusal) or "null"
-
-
-def _accepted(outcome: StepStands | Rejected) -> StepStands:
-    if isinstance(outcome, Rejected):
-        raise _refusal(outcome)
-    return outcome
 
 
 def _refusal(rejected: Rejected) -> ApiError:

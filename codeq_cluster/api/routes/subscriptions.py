@@ -10,8 +10,8 @@ from codeq_cluster.api.declared.bodies import Body, Schema, field
 from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
-from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection
-from codeq_cluster.api.http.refusals import INVALID_COMMAND, NOT_ALLOWED, NOT_FOUND
+from codeq_cluster.api.http.errors import ApiError, bad_request
+from codeq_cluster.api.http.refusals import INVALID_COMMAND, NOT_ALLOWED, NOT_FOUND, accepted
 from codeq_cluster.api.routes.listing import PAGE, caller, listed
 from codeq_cluster.api.routes.task_views import COMMAND, NOON_MS
 from codeq_cluster.api.routes.webhooks import NOT_CONFIGURED, require_webhooks
@@ -209,12 +209,10 @@ async def renew(call: Call) -> HttpAnswer[SubscriptionLife]:
     # A node without webhooks would never notify the subscription.
     require_webhooks(call)
     body = _RENEWAL.decode_any(call.text)
-    outcome = await call.services.broker.queue_policies.renew(
+    renewed = await call.services.broker.queue_policies.renew(
         caller(call), _id(call), ttl_ms=(body.ttl_seconds or 0) * 1000
     )
-    if isinstance(outcome, Rejected):
-        raise from_rejection(outcome)
-    return reply(_life(outcome))
+    return reply(_life(accepted(renewed)))
 
 
 @ROUTES(

@@ -14,7 +14,7 @@ from codeq_cluster.api.declared.parameters import query
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
-from codeq_cluster.api.http.refusals import invalid_field
+from codeq_cluster.api.http.refusals import accepted, invalid_field
 from codeq_cluster.api.routes.flows import (
     FIFO_TIERS,
     FLOW,
@@ -281,10 +281,8 @@ async def put(call: Call) -> HttpAnswer[TopicView]:
         )
     else:
         stands = await policies.put_topic(caller(call), asked)
-    if isinstance(stands, Rejected):
-        raise from_rejection(stands)
-    view = await _with_state(call, stands.topic)
-    return reply(view, status=201 if stands.made else 200)
+    put = accepted(stands)
+    return reply(await _with_state(call, put.topic), status=201 if put.made else 200)
 
 
 @ROUTES(

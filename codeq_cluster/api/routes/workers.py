@@ -19,6 +19,7 @@ from codeq_cluster.api.http.refusals import (
     INVALID_COMMAND,
     NOT_ALLOWED,
     NOT_FOUND,
+    accepted,
     budget_exceeded,
     rate_limited,
     too_high,
@@ -280,11 +281,10 @@ async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
     outcome = await call.services.broker.heartbeat(
         call.identity.tenant, call.identity.subject, held, timeout_s=call.timeout_s
     )
-    if isinstance(outcome, Rejected):
-        raise from_rejection(outcome)
-    answer = ExtendedLease(True, rfc3339(outcome.lease_until_ms))
-    if outcome.cancelling is not None:
-        answer.cancel = cancel_view(outcome.cancelling)
+    extended = accepted(outcome)
+    answer = ExtendedLease(True, rfc3339(extended.lease_until_ms))
+    if extended.cancelling is not None:
+        answer.cancel = cancel_view(extended.cancelling)
     return reply(answer)
 
 
@@ -310,10 +310,8 @@ async def abandon(call: Call) -> HttpAnswer[AbandonedTask]:
         worker=call.identity.subject,
         token=lease_token(call, body.lease_token),
     )
-    outcome = await call.services.broker.give_back(operation, call.timeout_s)
-    if isinstance(outcome, Rejected):
-        raise from_rejection(outcome)
-    return reply(AbandonedTask(went(outcome)))
+    returned = accepted(await call.services.broker.give_back(operation, call.timeout_s))
+    return reply(AbandonedTask(went(returned)))
 
 
 @ROUTES(
@@ -344,12 +342,9 @@ async def nack(call: Call) -> HttpAnswer[RefusedTask]:
         reason=(body.reason or "")[:REASON_CHARS_MAX],
         token=lease_token(call, body.lease_token),
     )
-    outcome = await call.services.broker.give_back(
-        _holding(call, operation, body.hold), call.timeout_s
-    )
-    if isinstance(outcome, Rejected):
-        raise from_rejection(outcome)
-    return reply(RefusedTask(went(outcome), delay_seconds=-(-outcome.delay_ms // 1000)))
+    giving = _holding(call, operation, body.hold)
+    returned = accepted(await call.services.broker.give_back(giving, call.timeout_s))
+    return reply(RefusedTask(went(returned), delay_seconds=-(-returned.delay_ms // 1000)))
 
 
 def _holding(call: Call, nack: Nack, hold: str | None) -> Nack | HoldOperation:
