@@ -106,6 +106,10 @@ class Holding:
         self._held.pop(tag, None)
         return True
 
+    def leave(self, task: TaskRecord) -> None:
+        """Renew a task's lease no more, so that the task returns when it ends."""
+        self._held.pop(tag_of(task), None)
+
     async def give_back(self, tasks: Sequence[TaskRecord], *, reason: str = "") -> None:
         """Return tasks to their queues, within a bound; what is not taken returns by its lease.
 
@@ -159,7 +163,7 @@ class Holding:
             else:
                 await self.end(task, lambda held: leases.abandon(held, within_s=RETURN_WITHIN_S))
         except (Refused, Unreachable) as error:
-            self._held.pop(tag_of(task), None)
+            self.leave(task)
             log.warning("task %s: returns when its lease ends: %s", task.id, error)
 
 

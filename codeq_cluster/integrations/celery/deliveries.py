@@ -13,17 +13,9 @@ from typing import Any, Final
 
 from codeq_cluster.client import TOO_EARLY, Refused, TaskRecord, Unreachable
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.integrations.holding import (
-    END_WITHIN_S,
-    LOST,
-    RENEWALS_A_LEASE,
-    RETURN_WITHIN_S,
-    WAIT_S,
-    tag_of,
-)
+from codeq_cluster.integrations.holding import END_WITHIN_S, WAIT_S, Holding, tag_of
 from codeq_cluster.integrations.link import Forked, Link, may_pass
 
-_RENEWED_AT_ONCE: Final = 50
 _PAUSE_S: Final = 1.0  # After a claim that was refused.
 
 log = logging.getLogger(__name__)
@@ -46,16 +38,12 @@ class Deliveries:
             worker: What the broker calls this consumer, for people.
         """
         self._link = link
-        self._lease_s = lease_s
+        self._holding = Holding(link.leases, lease_s=lease_s, worker_name=worker)
         self._wake = wake
-        self._worker = worker
         self._arrived: deque[TaskRecord] = deque()
-        self._held: dict[str, TaskRecord] = {}
-        self._unacknowledged: set[str] = set()
-        self._ending: set[asyncio.Task[None]] = set()
+        self._unacknowledged: dict[str, TaskRecord] = {}
         self._claiming: Future[None] | None = None
         self._claims: set[asyncio.Task[None]] = set()
-        self._renewing: asyncio.Task[None] | None = None
         self._failure: CodeqError | None = None
         self._closed = False
 
@@ -132,72 +120,32 @@ class Deliveries:
         *,
         wait: bool = False,
     ) -> None:
-        if tag not in self._unacknowledged:
-            return
-        task = self._held.get(tag)
-        self._unacknowledged.discard(tag)
-        self._wake.set()
+        task = self._unacknowledged.pop(tag, None)
         if task is None:
-            log.warning("message %s: its lease was lost; it may be delivered again", tag)
             return
+        self._wake.set()
         ending = self._link.send_off(self._ended(tag, task, request))
         if wait:
             ending.result()
 
     async def _claim(self, commands: Sequence[str], *, count: int, wait_s: int) -> None:
-        under_way = _under_way()
+        under_way = asyncio.current_task()
+        assert under_way is not None
         self._claims.add(under_way)
+        tasks: Sequence[TaskRecord] = ()
         try:
-            tasks = await self._link.leases.claim(
-                commands,
-                count=count,
-                lease_s=self._lease_s,
-                wait_s=wait_s,
-                worker_name=self._worker,
-            )
+            tasks = await self._holding.claim(commands, count=count, wait_s=wait_s)
         except (Refused, Unreachable) as error:
             if wait_s == 0 or not may_pass(error):
                 self._failure = error
             else:
                 log.warning("no messages, trying again: %s", error)
                 await asyncio.sleep(_PAUSE_S)
-            tasks = ()
         finally:
             self._claims.discard(under_way)
-        for task in tasks:
-            tag = tag_of(task)
-            self._held[tag] = task
-            self._unacknowledged.add(tag)
-            self._arrived.append(task)
-        if tasks and self._renewing is None:
-            self._renewing = asyncio.create_task(self._renew())
+        self._unacknowledged.update((tag_of(task), task) for task in tasks)
+        self._arrived.extend(tasks)
         self._wake.set()
-
-    async def _renew(self) -> None:
-        """Renew the lease of everything held, three times a lease, until the channel closes."""
-        at_once = asyncio.Semaphore(_RENEWED_AT_ONCE)
-        while True:
-            await asyncio.sleep(self._lease_s / RENEWALS_A_LEASE)
-            async with asyncio.TaskGroup() as group:
-                for tag in tuple(self._held):
-                    group.create_task(self._renewed(tag, at_once))
-
-    async def _renewed(self, tag: str, at_once: asyncio.Semaphore) -> None:
-        async with at_once:
-            task = self._held.get(tag)
-            if task is None:
-                return
-            try:
-                await self._link.leases.heartbeat(
-                    task, extend_s=self._lease_s, within_s=self._lease_s / RENEWALS_A_LEASE
-                )
-            except (Refused, Unreachable) as error:
-                if isinstance(error, Refused) and error.code in LOST:
-                    # An end that is under way has taken the lease itself.
-                    if self._held.pop(tag, None) and tag in self._unacknowledged:
-                        log.warning("message %s: its lease was lost: %s", tag, error)
-                else:
-                    log.warning("message %s: its lease was not renewed: %s", tag, error)
 
     async def _rejected(self, task: TaskRecord, reason: str) -> None:
         leases, error = self._link.leases, f"REJECTED: {reason}"
@@ -214,36 +162,21 @@ class Deliveries:
         task: TaskRecord,
         request: Callable[[TaskRecord], Coroutine[Any, Any, object]],
     ) -> None:
-        under_way = _under_way()
-        self._ending.add(under_way)
         try:
-            await request(task)
+            if not await self._holding.end(task, request):
+                log.warning("message %s: its lease was lost; it may be delivered again", tag)
         except (Refused, Unreachable) as error:
+            self._holding.leave(task)
             log.warning("message %s: its end was not taken: %s", tag, error)
-        finally:
-            self._held.pop(tag, None)
-            self._ending.discard(under_way)
 
     async def _stop(self) -> None:
-        running = {*self._claims, *([self._renewing] if self._renewing else ())}
-        for each in running:
+        claims = tuple(self._claims)
+        for each in claims:
             each.cancel()
-        if running:
-            await asyncio.wait(running)
-        back = [self._held[tag] for tag in self._unacknowledged if tag in self._held]
+        if claims:
+            await asyncio.wait(claims)
+        back = tuple(self._unacknowledged.values())
         self._arrived.clear()
         self._unacknowledged.clear()
-        await asyncio.gather(*map(self._returned, back), *self._ending)
-        self._held.clear()
-
-    async def _returned(self, task: TaskRecord) -> None:
-        try:
-            await self._link.leases.abandon(task, within_s=RETURN_WITHIN_S)
-        except (Refused, Unreachable) as error:
-            log.warning("message %s: returns when its lease ends: %s", tag_of(task), error)
-
-
-def _under_way() -> asyncio.Task[None]:
-    task = asyncio.current_task()
-    assert task is not None
-    return task
+        await self._holding.give_back(back)
+        await self._holding.close()

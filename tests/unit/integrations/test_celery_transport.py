@@ -130,16 +130,16 @@ def test_what_has_ended_is_not_renewed(url: str, monkeypatch: pytest.MonkeyPatch
             _publish(connection, "ended-one", n)
         _received(connection, Queue("ended-one"), count=2, act=held.append)
         leases = connection.transport.link.leases
-        heartbeat, renewed, twice = leases.heartbeat, list[str](), threading.Event()
+        heartbeats, renewed, twice = leases.heartbeats, list[str](), threading.Event()
 
-        async def noted(task: TaskRecord, **options: Any) -> None:
-            renewed.append(tag_of(task))
+        async def noted(extended: Any, **options: Any) -> Any:
+            renewed.extend(tag_of(task) for task, _ in extended)
             if renewed.count(held[1].delivery_tag) == 2:
                 twice.set()
-            await heartbeat(task, **options)
+            return await heartbeats(extended, **options)
 
         held[0].ack()
-        monkeypatch.setattr(leases, "heartbeat", noted)
+        monkeypatch.setattr(leases, "heartbeats", noted)
         assert twice.wait(20)
         held[1].ack()
 
