@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from codeq_cluster.client.client import Client
 from codeq_cluster.client.connection import Connection
-from codeq_cluster.client.events import TaskEvent
 from codeq_cluster.client.groups import GroupRecord, OpenGroup
 from codeq_cluster.client.operator import Operator
-from codeq_cluster.client.producing import Duration, NewTask
+from codeq_cluster.client.producing import NewTask
 
 A = ParamSpec("A")
 T = TypeVar("T")
@@ -85,8 +84,43 @@ def _waiting(
     return call
 
 
+def _yielding(
+    method: Callable[Concatenate[C_co, A], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[_Sync[C_co], A], Iterator[T]]:
+    """Return a method that yields what an async generator yields; closing the iterator ends it."""
+
+    def call(self: _Sync[C_co], /, *given: A.args, **named: A.kwargs) -> Iterator[T]:
+        found = method(self._connection, *given, **named)
+        try:
+            while True:
+                yield self._wait(_next(found))
+        finally:
+            self._wait(found.aclose())
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+async def _next(found: AsyncGenerator[T, None]) -> T:
+    return await anext(found)
+
+
+def _opened(
+    method: Callable[Concatenate[Client, A], OpenGroup],
+) -> Callable[Concatenate[SyncClient, A], SyncGroup]:
+    """Return a method that prepares a group for a `with` block."""
+
+    def call(self: SyncClient, /, *given: A.args, **named: A.kwargs) -> SyncGroup:
+        return SyncGroup(self, method(self._connection, *given, **named))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
 class SyncClient(_Sync[Client]):
     """A `Client` for programs without an event loop: the same calls with the same arguments.
+
+    A group is for a plain `with`; closing the iterator of `events` ends it.
 
     `with SyncClient(Client(urls, token=token)) as client: client.create("greet", {})`
     """
@@ -112,58 +146,8 @@ class SyncClient(_Sync[Client]):
     seal_group = _waiting(Client.seal_group)
     cancel_group = _waiting(Client.cancel_group)
     group_results = _waiting(Client.group_results)
-
-    def events(
-        self,
-        *,
-        command: str = "",
-        tags: Mapping[str, str] | None = None,
-        task_id: str = "",
-        group_id: str = "",
-        kinds: Sequence[str] = (),
-        after: str = "",
-        within_s: float | None = None,
-    ) -> Iterator[TaskEvent]:
-        """Yield what happens to tasks, as `Client.events` does; closing the iterator ends it."""
-        events = self._connection.events(
-            command=command,
-            tags=tags,
-            task_id=task_id,
-            group_id=group_id,
-            kinds=kinds,
-            after=after,
-            within_s=within_s,
-        )
-        try:
-            while True:
-                yield self._wait(_first(events))
-        finally:
-            self._wait(events.aclose())
-
-    def group(
-        self,
-        group_id: str | None = None,
-        *,
-        then: NewTask | None = None,
-        then_if: str | None = None,
-        on_failure: str | None = None,
-        seal_within: Duration | None = None,
-    ) -> SyncGroup:
-        """Return a group to begin, as `Client.group` does, for a `with` block."""
-        return SyncGroup(
-            self,
-            self._connection.group(
-                group_id,
-                then=then,
-                then_if=then_if,
-                on_failure=on_failure,
-                seal_within=seal_within,
-            ),
-        )
-
-
-async def _first(events: AsyncIterator[TaskEvent]) -> TaskEvent:
-    return await anext(events)
+    events = _yielding(Client.events)
+    group = _opened(Client.group)
 
 
 class SyncGroup:
