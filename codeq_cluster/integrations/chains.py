@@ -19,13 +19,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from codeq_cluster.client import Client, NotFinished, Refused, State, TaskRecord, Unreachable
+from codeq_cluster.integrations.numbered import NOT_FOUND, last_of, read, task_of
 
 _DAY_S: Final = 86_400
 _KEPT_S: Final = 3 * _DAY_S  # Only an entry that everybody has left gets so old.
 _NEVER_S: Final = 2 * _KEPT_S
 WAIT_S: Final = 30.0  # Then an entry is looked for whose speaker died before it woke anybody.
 _ATTEMPTS_MAX: Final = 200  # Each is another speaker that came first.
-_NOT_FOUND: Final = 404
 
 
 def today() -> int:
@@ -145,7 +145,7 @@ class Chain:
                 # Somebody has cancelled what its listeners wait for.
                 await self._append(last, _said(silent=True))
             return last, None
-        record = await self._read(found)
+        record = await read(self._client, found)
         entry = _entry(last.day, last.number + 1, record)
         if entry.closed:
             return await self._begun(last.day + 1), None
@@ -155,9 +155,9 @@ class Chain:
         # The clock of whoever wrote the last entry may be behind this one, by less than a day.
         day = self._today() - 1
         while True:
-            number, task_id = await self._end_of(day)
+            number, task_id = await last_of(self._client, f"{self._name}.{day}")
             if number >= 0:
-                entry = _entry(day, number, await self._read(task_id))
+                entry = _entry(day, number, await read(self._client, task_id))
                 if not entry.closed:
                     return entry
             elif day > self._today():
@@ -166,22 +166,10 @@ class Chain:
                 return None
             day += 1
 
-    async def _end_of(self, day: int) -> tuple[int, str]:
-        """Return the last entry of a day and its task, or -1; numbers have no gaps."""
-        number, found, step = -1, "", 1
-        while (task_id := await self._task_of(day, number + step)) is not None:
-            number, found = number + step, task_id
-            step = number + 1
-        while step > 1:
-            step //= 2
-            if (task_id := await self._task_of(day, number + step)) is not None:
-                number, found = number + step, task_id
-        return number, found
-
     async def _begun(self, day: int) -> Entry:
         """Begin the chain of a day; whoever does it again changes nothing."""
         await self._put(day, 0, msgspec.json.encode(_Said(silent=True)))
-        return _entry(day, 0, await self._read(await self._task_of(day, 0) or ""))
+        return _entry(day, 0, await read(self._client, await self._task_of(day, 0) or ""))
 
     async def _append(self, last: Entry, payload: bytes) -> bool:
         """Write the entry after `last` and wake the listeners; False if another one is there."""
@@ -216,27 +204,12 @@ class Chain:
         except NotFinished:
             return False
         except Refused as error:
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
         return True
 
-    async def _read(self, task_id: str) -> TaskRecord | None:
-        try:
-            return await self._client.task(task_id) if task_id else None
-        except Refused as error:
-            if error.status != _NOT_FOUND:
-                raise
-            return None  # Its retention is over.
-
     async def _task_of(self, day: int, number: int) -> str | None:
-        """Return the task of an entry, an empty text if it is gone, or None for no such entry."""
-        try:
-            page = await self._client.group_results(self._group(day, number))
-        except Refused as error:
-            if error.status != _NOT_FOUND:
-                raise
-            return None
-        return page.members[0].task_id if page.members else ""
+        return await task_of(self._client, self._group(day, number))
 
     def _group(self, day: int, number: int) -> str:
         return f"{self._name}.{day}.{number}"

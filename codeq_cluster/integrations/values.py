@@ -14,12 +14,12 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from codeq_cluster.client import Client, Refused
+from codeq_cluster.integrations.numbered import last_of, read
 
 TOO_LARGE: Final = 413
 
 _READ_AT_ONCE: Final = 20
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
-_NOT_FOUND: Final = 404
 
 
 class _Kept(Struct, omit_defaults=True):
@@ -55,13 +55,8 @@ class Values:
 
     async def get(self, key: str) -> str | bytes | None:
         """Return the last value of a key, or None."""
-        _, task_id = await self._last(self._name(key))
-        try:
-            task = await self._client.task(task_id) if task_id else None
-        except Refused as error:
-            if error.status != _NOT_FOUND:
-                raise
-            task = None  # Its retention is over.
+        _, task_id = await last_of(self._client, self._name(key))
+        task = await read(self._client, task_id)
         return None if task is None else _value(task.payload)
 
     async def get_all(self, keys: Sequence[str]) -> list[str | bytes | None]:
@@ -101,33 +96,8 @@ class Values:
             except Refused as error:
                 if error.code != "idempotency-conflict":
                     raise
-            body["id"] = f"{name}.{(await self._last(name))[0] + 1}"
+            body["id"] = f"{name}.{(await last_of(self._client, name))[0] + 1}"
         await self._client.cancel_group(str(body["id"]))
-
-    async def _last(self, name: str) -> tuple[int, str]:
-        """Return the number and the task of the last write, or -1 and an empty text.
-
-        Numbers have no gaps, so a few requests find the last of thousands.
-        """
-        number, found, step = -1, "", 1
-        while (task_id := await self._written(f"{name}.{number + step}")) is not None:
-            number, found = number + step, task_id
-            step = number + 1
-        while step > 1:
-            step //= 2
-            if (task_id := await self._written(f"{name}.{number + step}")) is not None:
-                number, found = number + step, task_id
-        return number, found
-
-    async def _written(self, group: str) -> str | None:
-        """Return the task of a write, an empty text if it is gone, or None for no such write."""
-        try:
-            page = await self._client.group_results(group)
-        except Refused as error:
-            if error.status != _NOT_FOUND:
-                raise
-            return None
-        return page.members[0].task_id if page.members else ""
 
     def _name(self, key: str) -> str:
         """Return the name of a key's groups; what no group can be named is a hash."""

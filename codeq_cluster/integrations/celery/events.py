@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.client import Client, EventKind, Refused, TaskRecord, Unreachable
 from codeq_cluster.integrations.link import Forked, Link, may_pass
+from codeq_cluster.integrations.numbered import NOT_FOUND, read
 
 # The exchange that Celery's `event_exchange` names, unless an application says otherwise.
 EXCHANGE: Final = "celeryev"
@@ -44,7 +45,6 @@ _LAST_WITHIN_S: Final = 5.0
 _NEVER_S: Final = 6 * 86_400
 _KEPT_S: Final = 3 * 86_400  # Only the task of a speaker that died before its cancel gets so old.
 _SEEN_MAX: Final = 100  # A stream that goes on elsewhere repeats its last events.
-_NOT_FOUND: Final = 404
 _GONE: Final = 410
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ async def _attended(client: Client, minute: int) -> bool:
     try:
         await client.group_record(_announcement(minute))
     except Refused as error:
-        if error.status != _NOT_FOUND:
+        if error.status != NOT_FOUND:
             raise
         return False
     return True
@@ -232,7 +232,7 @@ async def _follow(
                 async for event in events:
                     if event.task_id not in seen:
                         seen.append(event.task_id)
-                        _tell(await _read(client, event.task_id), pattern, hear, queue)
+                        _tell(await read(client, event.task_id), pattern, hear, queue)
                     cursor = event.cursor
         except (Refused, Unreachable) as error:
             if isinstance(error, Refused) and error.status == _GONE:
@@ -242,15 +242,6 @@ async def _follow(
                 return
             log.warning("queue %s: events are late or missed: %s", queue, error)
             await asyncio.sleep(_PAUSE_S)
-
-
-async def _read(client: Client, task_id: str) -> TaskRecord | None:
-    try:
-        return await client.task(task_id)
-    except Refused as error:
-        if error.status != _NOT_FOUND:
-            raise
-        return None  # Its retention is over.
 
 
 def _tell(
