@@ -103,7 +103,11 @@ class Question(Generic[_A]):
     answer: type[_A]
 
 
-class Browse(Question[ShardPage], Struct, frozen=True, array_like=True, tag="browse", kw_only=True):
+class _Read(Struct, frozen=True, array_like=True):
+    """What all questions are as bytes."""
+
+
+class Browse(Question[ShardPage], _Read, frozen=True, tag="browse", kw_only=True):
     """List a tenant's tasks by queue, place and the place's own order.
 
     Attributes:
@@ -127,9 +131,7 @@ class Browse(Question[ShardPage], Struct, frozen=True, array_like=True, tag="bro
     only: TaskFilter = ALL_TASKS
 
 
-class BrowseDelayed(
-    Question[ShardPage], Struct, frozen=True, array_like=True, tag="browse_delayed", kw_only=True
-):
+class BrowseDelayed(Question[ShardPage], _Read, frozen=True, tag="browse_delayed", kw_only=True):
     """List a tenant's delayed tasks of all queues by when they become ready.
 
     Attributes:
@@ -146,9 +148,7 @@ class BrowseDelayed(
     only: TaskFilter = ALL_TASKS
 
 
-class BrowseTags(
-    Question[ShardPage], Struct, frozen=True, array_like=True, tag="browse_tags", kw_only=True
-):
+class BrowseTags(Question[ShardPage], _Read, frozen=True, tag="browse_tags", kw_only=True):
     """List a tenant's tasks with some tags, the newest first.
 
     Attributes:
@@ -180,9 +180,7 @@ class BrowseTags(
         )
 
 
-class CountSelected(
-    Question[Counted], Struct, frozen=True, array_like=True, tag="count_selected", kw_only=True
-):
+class CountSelected(Question[Counted], _Read, frozen=True, tag="count_selected", kw_only=True):
     """Count the tasks that a bulk job would be about, by its own walk.
 
     Attributes:
@@ -197,9 +195,7 @@ class CountSelected(
     after: bytes
 
 
-class BrowseIds(
-    Question[ShardPage], Struct, frozen=True, array_like=True, tag="browse_ids", kw_only=True
-):
+class BrowseIds(Question[ShardPage], _Read, frozen=True, tag="browse_ids", kw_only=True):
     """List a tenant's tasks whose ids begin with a prefix, by id."""
 
     answer = ShardPage
@@ -209,9 +205,7 @@ class BrowseIds(
     count: int
 
 
-class Explain(
-    Question[Explained], Struct, frozen=True, array_like=True, tag="explain", kw_only=True
-):
+class Explain(Question[Explained], _Read, frozen=True, tag="explain", kw_only=True):
     """Ask why a task is in its state."""
 
     answer = Explained
@@ -220,9 +214,7 @@ class Explain(
     id: str
 
 
-class ListItems(
-    Question[ItemPage], Struct, frozen=True, array_like=True, tag="list_items", kw_only=True
-):
+class ListItems(Question[ItemPage], _Read, frozen=True, tag="list_items", kw_only=True):
     """List a tenant's items of one kind by id; of deliveries only the dead ones if so asked.
 
     Dead deliveries have the order of their deaths, the latest first. Of groups those that have not
@@ -245,9 +237,7 @@ class ListItems(
     prefix: str = ""
 
 
-class ListKeys(
-    Question[ItemPage], Struct, frozen=True, array_like=True, tag="list_keys", kw_only=True
-):
+class ListKeys(Question[ItemPage], _Read, frozen=True, tag="list_keys", kw_only=True):
     """List the keys of a queue, those with the most held tasks first; it has no next page.
 
     Attributes:
@@ -261,7 +251,7 @@ class ListKeys(
     count: int
 
 
-class Settle(Question[Settled], Struct, frozen=True, array_like=True, tag="settle", kw_only=True):
+class Settle(Question[Settled], _Read, frozen=True, tag="settle", kw_only=True):
     """Wait until the node that leads this shard has applied entry `index` of another one."""
 
     answer = Settled
@@ -270,7 +260,7 @@ class Settle(Question[Settled], Struct, frozen=True, array_like=True, tag="settl
     index: int
 
 
-class Watch(Question[Watched], Struct, frozen=True, array_like=True, tag="watch", kw_only=True):
+class Watch(Question[Watched], _Read, frozen=True, tag="watch", kw_only=True):
     """Wait until one of a worker's leases is lost, other than by what the worker says itself.
 
     Or until the task of one is to end.
