@@ -8,7 +8,6 @@ from functools import lru_cache
 from codeq_cluster.codec.key_parts import QUEUES_CACHED, tenant_name
 from codeq_cluster.codec.keyspace import CODE, FAMILIES, ITEM_PREFIX, QUEUE_CODE, Family
 from codeq_cluster.core.items import KIND_OF
-from codeq_cluster.core.stored_item import ItemKind
 
 _PENDING = b"/pending/"
 _ITEM_CODE = b"it"
@@ -18,8 +17,7 @@ _KIND_AT = ITEM_PREFIX.count(b"/")
 _KEPT = frozenset(
     kind.value.encode()
     for each, kind in KIND_OF.items()
-    if each.is_known_everywhere
-    or kind in (ItemKind.ASIDE, ItemKind.FLOW, ItemKind.GATE, ItemKind.BULK)
+    if each.is_known_everywhere or each.is_in_memory
 )
 # Nobody follows the other rows of a task than its result and its counters.
 _FOLLOWED = {code: FAMILIES[code][1] for code in (b"re", b"st", b"it", b"ou", b"sc", b"fo")}

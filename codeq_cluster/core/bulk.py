@@ -125,6 +125,7 @@ class BulkJob(StoredItem, frozen=True, array_like=True, tag="bulk", kw_only=True
     """
 
     place = Place.ORIGIN
+    is_in_memory = True
     is_restored = False
     count_max = JOBS_MAX
 

@@ -67,6 +67,7 @@ class Gate(StoredItem, frozen=True, array_like=True, tag="gate", kw_only=True):
     """
 
     place = Place.ORIGIN
+    is_in_memory = True
     is_restored = False
 
     tenant: Owner

@@ -344,6 +344,7 @@ class Aside(StoredItem, frozen=True, array_like=True, tag="aside", kw_only=True)
         reason: The failure, for an operator.
     """
 
+    is_in_memory = True
     is_restored = False
 
     tenant: _OwnerIfKnown

@@ -185,6 +185,7 @@ class Flow(StoredItem, frozen=True, array_like=True, tag="flow", kw_only=True):
     """
 
     place = Place.ORIGIN
+    is_in_memory = True
     is_restored = False
 
     tenant: Owner

@@ -66,6 +66,7 @@ class StoredItem(Struct, frozen=True, array_like=True):
     Attributes:
         place: Where its items live.
         is_known_everywhere: Every node keeps them in memory.
+        is_in_memory: So does each replica of their shard, so one entry may not have many of them.
         is_restored: A backup has them; otherwise they follow from other rows.
         has_body: Each has a result beside it.
         count_max: Of one tenant; 0 for any number.
@@ -73,6 +74,7 @@ class StoredItem(Struct, frozen=True, array_like=True):
 
     place: ClassVar[Place] = Place.TENANT
     is_known_everywhere: ClassVar[bool] = False
+    is_in_memory: ClassVar[bool] = False
     is_restored: ClassVar[bool] = True
     has_body: ClassVar[bool] = False
     count_max: ClassVar[int] = 0
