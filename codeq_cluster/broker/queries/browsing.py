@@ -43,12 +43,12 @@ class Browser:
         A page may be short or empty although more pages follow: rows that a filter drops count as
         read.
         """
-        pages = await self._all(asked, deadline=deadline)
+        pages = await every_shards(self._shards, asked, deadline=deadline)
         return _merged([(page.rows, page.edge) for page in pages], asked.count)
 
     async def items(self, asked: ListItems, *, deadline: float) -> tuple[Rows[Item], bytes]:
         """Return the next items and where to go on; `END` when there are no more."""
-        pages = await self._all(asked, deadline=deadline)
+        pages = await every_shards(self._shards, asked, deadline=deadline)
         records: dict[bytes, list[Audit]] = {}
         for page in pages:
             for position, item in page.rows:
@@ -61,13 +61,11 @@ class Browser:
             for position, item in dict(rows).items()
         ], edge
 
-    async def _all(self, asked: Question[_P], *, deadline: float) -> list[_P]:
-        return await asyncio.gather(
-            *(
-                self._shards.ask(shard, asked, deadline=deadline)
-                for shard in range(self._shards.count)
-            )
-        )
+
+async def every_shards(shards: Shards, asked: Question[_P], *, deadline: float) -> list[_P]:
+    """Return the answer of every shard, in their order."""
+    asking = (shards.ask(shard, asked, deadline=deadline) for shard in range(shards.count))
+    return await asyncio.gather(*asking)
 
 
 def _merged(

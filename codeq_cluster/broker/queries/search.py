@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.browsing import Browser, Rows
-from codeq_cluster.broker.questions import END, Browse, BrowseDelayed, BrowseIds, BrowseTags
+from codeq_cluster.broker.questions import (
+    END,
+    Browse,
+    BrowseDelayed,
+    BrowseIds,
+    BrowseTags,
+    ListItems,
+)
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.items import KIND_OF
@@ -64,6 +72,21 @@ async def item_of(
     keys = (keyspace.item(KIND_OF[kind], caller.tenant, item_id),)
     [record] = (await shards.read(shard, keys, deadline=caller.deadline)).values
     return records.item_in(record, kind)
+
+
+async def items_of(
+    shards: Shards, shard: int, kind: type[_I], caller: Caller, *, count: int, prefix: str = ""
+) -> AsyncIterator[_I]:
+    """Yield a shard's items of the caller's tenant, `count` in one request, in their order."""
+    asked = ListItems(
+        tenant=caller.tenant, kind=KIND_OF[kind], after=b"", count=count, prefix=prefix
+    )
+    while asked.after != END:
+        page = await shards.ask(shard, asked, deadline=caller.deadline)
+        for _, item in page.rows:
+            if isinstance(item, kind):
+                yield item
+        asked = replace(asked, after=page.edge)
 
 
 async def task_of(shards: Shards, caller: Caller, task_id: str) -> Task | None:

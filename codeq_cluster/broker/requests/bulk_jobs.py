@@ -10,10 +10,10 @@ from typing import TypeVar
 from msgspec import Struct
 
 from codeq_cluster.broker.ports import Clock, Shards
-from codeq_cluster.broker.questions import END, CountSelected, ListItems
+from codeq_cluster.broker.queries.search import item_of, items_of
+from codeq_cluster.broker.questions import END, CountSelected
 from codeq_cluster.broker.requests.producer import on_their_shards
 from codeq_cluster.broker.values import Caller, count_error, new_request
-from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.bulk import (
     JOBS_MAX,
     LIVE_JOBS,
@@ -28,7 +28,6 @@ from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import BulkStands, Rejected, Rejection
 from codeq_cluster.core.selecting import Selection
 from codeq_cluster.core.sharding import shard_of_key
-from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
 # Looks of one count at each shard, 250 rows each: about a second and a half of its leader.
@@ -144,13 +143,9 @@ class BulkJobs:
 
     async def get(self, caller: Caller, job_id: str) -> Job | None:
         """Return a job, or None."""
-        key = keyspace.item(ItemKind.BULK, caller.tenant, job_id)
-
-        async def read(shard: int) -> BulkJob | None:
-            answer = await self._shards.read(shard, (key,), deadline=caller.deadline)
-            return records.item_in(answer.values[0], BulkJob)
-
-        found = await self._each(read)
+        found = await self._each(
+            lambda shard: item_of(self._shards, shard, BulkJob, caller, job_id)
+        )
         parts = [part for part in found if part is not None]
         return Job(parts, self._shards.count) if parts else None
 
@@ -187,14 +182,8 @@ class BulkJobs:
         )
 
     async def _listed(self, caller: Caller, shard: int) -> list[BulkJob]:
-        found: list[BulkJob] = []
-        after = b""
-        while after != END:
-            asked = ListItems(tenant=caller.tenant, kind=ItemKind.BULK, after=after, count=JOBS_MAX)
-            page = await self._shards.ask(shard, asked, deadline=caller.deadline)
-            found += [item for _, item in page.rows if isinstance(item, BulkJob)]
-            after = page.edge
-        return found
+        parts = items_of(self._shards, shard, BulkJob, caller, count=JOBS_MAX)
+        return [part async for part in parts]
 
     async def _operate(
         self, caller: Caller, operation: Callable[[int], Operation]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
 
 from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
-from codeq_cluster.broker.queries.browsing import Browser, Rows
+from codeq_cluster.broker.queries.browsing import Browser, Rows, every_shards
 from codeq_cluster.broker.questions import END, Browse, BrowseTags, Explain, ListItems, ListKeys
 from codeq_cluster.broker.requests.bulk import PAGE, act, carry_out, half_way, parts_of, rows_of
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX
@@ -72,12 +71,7 @@ class Operators:
     async def keys(self, caller: Caller, queue: str, *, count: int) -> tuple[list[Lane], bool]:
         """Return the busiest keys of a queue, and whether there may be busier ones."""
         asked = ListKeys(tenant=caller.tenant, queue=queue, count=count)
-        pages = await asyncio.gather(
-            *(
-                self._shards.ask(shard, asked, deadline=caller.deadline)
-                for shard in range(self._shards.count)
-            )
-        )
+        pages = await every_shards(self._shards, asked, deadline=caller.deadline)
         lanes = [item for page in pages for _, item in page.rows if isinstance(item, Lane)]
         return sorted(lanes, key=by_work)[:count], any(page.edge != END for page in pages)
 

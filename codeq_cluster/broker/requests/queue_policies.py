@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
-from codeq_cluster.broker.queries.search import item_of
-from codeq_cluster.broker.questions import END, ListItems, Settle
+from codeq_cluster.broker.queries.browsing import every_shards
+from codeq_cluster.broker.queries.search import item_of, items_of
+from codeq_cluster.broker.questions import Settle
 from codeq_cluster.broker.requests.producer import new_id, on_their_shards
 from codeq_cluster.broker.values import Caller, new_request
 from codeq_cluster.codec import keyspace, records
@@ -164,7 +165,7 @@ class QueuePolicies:
         item = await self._item(caller, Limit, name.lower())
         if item is None:
             return None
-        topics = self._listed(caller, ItemKind.TOPIC)
+        topics = self._listed(caller, Topic)
         queues = [topic.id async for topic in topics if topic.limit == item.id]
         scope = scope_of_limit(item.id)
         home = shard_of_queue(caller.tenant, scope, self._shards.count)
@@ -183,14 +184,8 @@ class QueuePolicies:
             gate=records.item_in(rows[home][0], Gate),
         )
 
-    async def _listed(self, caller: Caller, kind: ItemKind) -> AsyncIterator[Any]:
-        tenant, after = caller.tenant, b""
-        while after != END:
-            asked = ListItems(tenant=tenant, kind=kind, after=after, count=_PAGE)
-            page = await self._shards.ask(self._home(tenant), asked, deadline=caller.deadline)
-            for _, item in page.rows:
-                yield item
-            after = page.edge
+    def _listed(self, caller: Caller, kind: type[_I]) -> AsyncIterator[_I]:
+        return items_of(self._shards, self._home(caller.tenant), kind, caller, count=_PAGE)
 
     async def _tell(self, rule_for: Callable[[int], FlowRule]) -> None:
         """Bring a rule to every shard at once.
@@ -275,7 +270,7 @@ class QueuePolicies:
 
     async def paused(self, caller: Caller) -> frozenset[str]:
         """Return the tenant's paused queues."""
-        return frozenset([pause.id async for pause in self._listed(caller, ItemKind.PAUSE)])
+        return frozenset([pause.id async for pause in self._listed(caller, Pause)])
 
     async def is_paused(self, caller: Caller, queue: str) -> bool:
         """Return whether a queue is paused."""
@@ -340,12 +335,7 @@ class QueuePolicies:
         try:
             snapshot = await self._shards.read(home, (), deadline=deadline)
             settle = Settle(shard=home, index=snapshot.applied_index)
-            await asyncio.gather(
-                *(
-                    self._shards.ask(shard, settle, deadline=deadline)
-                    for shard in range(self._shards.count)
-                )
-            )
+            await every_shards(self._shards, settle, deadline=deadline)
         except CodeqError as error:
             raise OutcomeUnknown("it stands, but not every shard goes by it yet") from error
         return outcome

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
-from codeq_cluster.broker.queries.search import task_of
-from codeq_cluster.broker.questions import END, ListItems
+from codeq_cluster.broker.queries.search import items_of, task_of
 from codeq_cluster.broker.requests.producer import on_its_shard
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.core.durable import (
@@ -23,10 +21,8 @@ from codeq_cluster.core.durable import (
     Signal,
     Step,
 )
-from codeq_cluster.core.items import Item
 from codeq_cluster.core.outcomes import Rejected, Signalled, StepStands
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.core.stored_item import ItemKind
 
 _A = TypeVar("_A")
 
@@ -66,25 +62,13 @@ class Steps:
         shard = shard_of(task_id, self._shards.count)
         if task.more is None or task.more.durable is None:
             return Recorded((), ())
-        rows = [row async for row in self._rows(caller, shard, ItemKind.STEP, task_id)]
-        steps = sorted((row for row in rows if isinstance(row, Step)), key=lambda row: row.number)
-        rows = [row async for row in self._rows(caller, shard, ItemKind.SIGNAL, task_id)]
-        signals = sorted((row for row in rows if isinstance(row, Signal)), key=lambda row: row.seq)
-        return Recorded(tuple(steps), tuple(signals))
-
-    async def _rows(
-        self, caller: Caller, shard: int, kind: ItemKind, task_id: str
-    ) -> AsyncIterator[Item]:
-        asked = ListItems(
-            tenant=caller.tenant, kind=kind, after=b"", count=_ROWS_MAX, prefix=f"{task_id}."
+        beside = partial(items_of, self._shards, shard, count=_ROWS_MAX, prefix=f"{task_id}.")
+        steps = [row async for row in beside(Step, caller)]
+        signals = [row async for row in beside(Signal, caller)]
+        return Recorded(
+            tuple(sorted(steps, key=lambda row: row.number)),
+            tuple(sorted(signals, key=lambda row: row.seq)),
         )
-        while True:
-            page = await self._shards.ask(shard, asked, deadline=caller.deadline)
-            for _, row in page.rows:
-                yield row
-            if page.edge == END:
-                return
-            asked = replace(asked, after=page.edge)
 
     async def _operate(
         self, caller: Caller, operation: DurableOperation, answered: type[_A]
