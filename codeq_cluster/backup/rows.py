@@ -27,14 +27,6 @@ PRIMARY = {
     Family.ITEM: keyspace.ITEM_PREFIX,
     Family.BODY: keyspace.BODY_PREFIX,
 }
-DERIVED = frozenset(
-    {
-        *(Family.PENDING, Family.DELAYED, Family.INPROG, Family.DONE, Family.FAILED, Family.DLQ),
-        *(Family.HELD, Family.SLOT, Family.TAG),
-        *(Family.LEASE, Family.TTL, Family.CLAIM, Family.STATS),
-        *(Family.DEAD, Family.GROUPS, Family.OUTBOX, Family.EXPIRY, Family.FIRE, Family.FORWARD),
-    }
-)
 
 CLOCK = keyspace.meta("clock")
 _LEFT_OUT = tuple(

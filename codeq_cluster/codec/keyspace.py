@@ -170,15 +170,7 @@ FAMILIES = {
 _TIMED = (Family.LEASE, Family.TTL, Family.OUTBOX, Family.EXPIRY)
 _TASK_INDEXES = frozenset((QUEUE_CODE, b"le", b"tt", b"cl", b"sl", b"by"))
 _KINDS = frozenset(kind.value.encode() for kind in ItemKind)
-_PLACES = {
-    b"pending": Family.PENDING,
-    b"delayed": Family.DELAYED,
-    b"inprog": Family.INPROG,
-    b"done": Family.DONE,
-    b"failed": Family.FAILED,
-    b"dlq": Family.DLQ,
-    b"held": Family.HELD,
-}
+_PLACES = {place.value.encode(): Family[place.name] for place in QueuePlace}
 
 
 def queue_name(command: str) -> str:

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from codeq_cluster.api.routes.task_views import TaskView, task_view
 from codeq_cluster.auth import Identity, Role
-from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.codec.keyspace import PLACE_OF, QueuePlace
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.stepping import durable_of
 from codeq_cluster.core.task import State, Task, worker_shown
@@ -24,15 +24,8 @@ PLACES = {
     "failed": QueuePlace.FAILED,
     "dead": QueuePlace.DLQ,
 }
-STATES = {
-    State.READY: "ready",
-    State.LEASED: "in-progress",
-    State.DELAYED: "delayed",
-    State.HELD: "held",
-    State.DONE: "completed",
-    State.FAILED: "failed",
-    State.DEAD: "dead",
-}
+_NAMES = {place: name for name, place in PLACES.items()}
+STATES = {state: _NAMES[place] for state, place in PLACE_OF.items()}
 ERROR_CHARS_MAX = 300  # Characters in a row; the task's own view has the whole text.
 
 
