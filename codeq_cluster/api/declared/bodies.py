@@ -7,7 +7,7 @@ of duplicated fields wins. Payloads and results keep the text that was sent.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -323,15 +323,17 @@ def wholes(*values: int | None, error: ApiError) -> list[int]:
     return [0 if value is None else whole(value, error=error) for value in values]
 
 
-def chosen(of: type[E], name: str, value: str | None, refusal: ApiError) -> E | None:
-    """Return the member that a field's text names, None for none; raises the refusal for others."""
-    if value is None:
-        return None
+def chosen(
+    of: type[E], name: str, value: str | None, refusal: Callable[[str, Iterable[str]], ApiError]
+) -> E | None:
+    """Return the member that a field's text names, None for none.
+
+    `refusal` returns the error for other texts, given the field's name and the words it may have.
+    """
     try:
-        return of(value)
+        return None if value is None else of(value)
     except ValueError as unknown:
-        words = ", ".join(each.value for each in of)
-        raise refusal.about(name).because(f"{name}: use {words}") from unknown
+        raise refusal(name, of) from unknown
 
 
 def instant_ms(text: str, *, error: ApiError) -> int:

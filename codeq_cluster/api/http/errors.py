@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -70,6 +70,10 @@ class ApiError(Exception):
     def because(self, detail: str) -> ApiError:
         """Return the same error with its cause, cut to `DETAIL_CHARS_MAX`."""
         return self._with(self.text, {**self.extra, "detail": detail[:DETAIL_CHARS_MAX]})
+
+    def one_of(self, field: str, words: Iterable[str]) -> ApiError:
+        """Return the same error about a field that must be one of these words."""
+        return self.about(field).because(f"{field}: use {', '.join(words)}")
 
     def about(self, field: str) -> ApiError:
         """Return the same error with the field of the body that it is about."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from codeq_cluster.api.declared.bodies import Body, Schema, field
+from codeq_cluster.api.declared.bodies import Body, Schema, chosen, field
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.api.http.levels import TooEarly
@@ -20,7 +20,6 @@ from codeq_cluster.core.lane import RUNNING_MAX, OnRetry, Order, PerKey, WhenDea
 from codeq_cluster.core.rate import BURST_MAX, COUNT_MAX, PERIOD_S_MAX, Rate
 
 _RULE = PerKey()
-_E = TypeVar("_E", bound=StrEnum)
 
 FIFO_TIERS = invalid_field(
     "flow.perKey.order", "must not be fifo unless priorityTiers has one priority"
@@ -40,8 +39,8 @@ def unknown_field(where: str = "") -> Any:
     return refused
 
 
-def _none_of(name: str, kind: type[StrEnum]) -> ApiError:
-    return invalid_field(f"flow.perKey.{name}", f"must be one of {', '.join(kind)}")
+def _none_of(name: str, words: Iterable[str]) -> ApiError:
+    return invalid_field(f"flow.perKey.{name}", f"must be one of {', '.join(words)}")
 
 
 def _choice(name: str, kind: type[StrEnum], text: str) -> Any:
@@ -233,15 +232,15 @@ def read_flow(call: Call, item: Raw, *, tiers: int) -> AskedFlow:
         return AskedFlow(None, per_queue, limit)
     body = PER_KEY.decode(flow.per_key)
     TOO_EARLY.check(call)
-    order = _chosen("order", body.order, _RULE.order)
+    order = chosen(Order, "order", body.order, _none_of) or _RULE.order
     if order is Order.FIFO and tiers != 1:
         # The first of a key would wait behind the higher priorities of other keys.
         raise FIFO_TIERS
     per_key = PerKey(
         max_running=body.max_running or _RULE.max_running,
         order=order,
-        on_retry=_chosen("onRetry", body.on_retry, _RULE.on_retry),
-        when_dead=_chosen("whenDead", body.when_dead, _RULE.when_dead),
+        on_retry=chosen(OnRetry, "onRetry", body.on_retry, _none_of) or _RULE.on_retry,
+        when_dead=chosen(WhenDead, "whenDead", body.when_dead, _none_of) or _RULE.when_dead,
         rate=read_rate(body.rate),
     )
     return AskedFlow(per_key, per_queue, limit)
@@ -255,12 +254,3 @@ def read_rate(item: Raw) -> Rate | None:
     if body.count is None:
         raise NO_COUNT
     return Rate(body.count, body.per_seconds or 1, body.burst or 1)
-
-
-def _chosen(name: str, said: str | None, otherwise: _E) -> _E:
-    kind = type(otherwise)
-    if said is None:
-        return otherwise
-    if said not in set(kind):
-        raise _none_of(name, kind)
-    return kind(said)

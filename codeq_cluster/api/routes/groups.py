@@ -246,8 +246,8 @@ async def create(call: Call) -> HttpAnswer[GroupView]:
         id=group_id,
         digest=blake2b(call.text.encode(), digest_size=_DIGEST_BYTES).hexdigest(),
         then=await _then(call, body.then),
-        then_if=chosen(ThenIf, "thenIf", body.then_if, INVALID_GROUP) or ThenIf.ENDED,
-        on_failure=chosen(OnFailure, "onFailure", body.on_failure, INVALID_GROUP)
+        then_if=chosen(ThenIf, "thenIf", body.then_if, INVALID_GROUP.one_of) or ThenIf.ENDED,
+        on_failure=chosen(OnFailure, "onFailure", body.on_failure, INVALID_GROUP.one_of)
         or OnFailure.CONTINUE,
         seal_within_ms=within_s * 1000,
         tasks=await _tasks(call, body.tasks or ()),

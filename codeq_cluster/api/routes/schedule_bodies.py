@@ -234,8 +234,9 @@ async def plan_of(call: Call, body: ScheduleBody) -> Plan:
     return Plan(
         timing=timing_of(body, start_at=body.start_at, end_at=body.end_at),
         task=await _template(call, body.task),
-        overlap=chosen(Overlap, "overlap", body.overlap, INVALID_SCHEDULE) or Overlap.SKIP,
-        missed=chosen(Missed, "missed.policy", missed.policy, INVALID_SCHEDULE) or Missed.ONE,
+        overlap=chosen(Overlap, "overlap", body.overlap, INVALID_SCHEDULE.one_of) or Overlap.SKIP,
+        missed=chosen(Missed, "missed.policy", missed.policy, INVALID_SCHEDULE.one_of)
+        or Missed.ONE,
         window_s=WINDOW_S_DEFAULT if missed.window_seconds is None else missed.window_seconds,
         jitter_s=body.jitter_seconds or 0,
         max_runs=body.max_runs or 0,

@@ -315,7 +315,7 @@ async def trigger(call: Call) -> HttpAnswer[TriggeredView]:
         _id(call),
         name=f"t.{_name(body.idempotency_key)}",
         at_ms=call.services.now_ms(),
-        overlap=chosen(Overlap, "overlap", body.overlap, INVALID_SCHEDULE),
+        overlap=chosen(Overlap, "overlap", body.overlap, INVALID_SCHEDULE.one_of),
     )
     run = accepted(outcome)
     return reply(TriggeredView(run.how.value, run.task_id))
@@ -349,7 +349,7 @@ async def backfill(call: Call) -> HttpAnswer[BackfillStarted]:
         raise INVALID_FROM
     if not from_ms <= to_ms <= call.services.now_ms():
         raise INVALID_TO.because("'to' must be after 'from', and not after now")
-    overlap = chosen(Overlap, "overlap", body.overlap, INVALID_SCHEDULE) or Overlap.QUEUE
+    overlap = chosen(Overlap, "overlap", body.overlap, INVALID_SCHEDULE.one_of) or Overlap.QUEUE
     known = await _known(call)
     timing = known.plan.timing
     found = await computed(

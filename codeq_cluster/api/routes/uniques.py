@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import StrEnum
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from msgspec import Raw
 
-from codeq_cluster.api.declared.bodies import Body, Schema, field
+from codeq_cluster.api.declared.bodies import Body, Schema, chosen, field
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection
 from codeq_cluster.api.http.levels import TooEarly
@@ -33,7 +32,6 @@ _ALONE = INVALID.because(
 )
 _REJECTED = "rejected"
 NO_UNIQUE = Raw(b"null")
-_E = TypeVar("_E", bound=StrEnum)
 
 
 def _unknown(name: str, known: Sequence[str]) -> ApiError:
@@ -113,13 +111,11 @@ def read_unique(call: Call, item: Raw, *, is_alone: bool, has_start: bool) -> Un
     body = UNIQUE.decode(item)
     if not body.key or len(body.key.encode()) > LANE_KEY_BYTES_MAX:
         raise INVALID.because(f"key must have 1 to {LANE_KEY_BYTES_MAX} bytes")
-    on = _chosen("on", body.on, On, On.RETURN)
+    on = chosen(On, "on", body.on, _none_of) or On.RETURN
     throttle_s, debounce_s = body.throttle_seconds or 0, body.debounce_seconds or 0
-    until = Until.THROTTLE if throttle_s else Until.ENDED
-    if body.until is not None:
-        until = _chosen("until", body.until, Until, until)
-        if until is Until.THROTTLE:
-            raise INVALID.because("until must be ended or claimed")
+    until = chosen(Until, "until", body.until, _none_of)
+    if until is Until.THROTTLE:
+        raise INVALID.because("until must be ended or claimed")
     max_wait_s = body.max_wait_seconds or min(MAX_WAITS * debounce_s, WAIT_S_MAX)
     if max_wait_s < debounce_s or (max_wait_s and not debounce_s):
         raise INVALID.because("maxWaitSeconds must be at least debounceSeconds, and come with it")
@@ -129,7 +125,7 @@ def read_unique(call: Call, item: Raw, *, is_alone: bool, has_start: bool) -> Un
     return UniqueTerms(
         key=body.key,
         on=on,
-        until=until,
+        until=until or (Until.THROTTLE if throttle_s else Until.ENDED),
         throttle_ms=throttle_s * 1000,
         debounce_ms=debounce_s * 1000,
         max_wait_ms=max_wait_s * 1000,
@@ -150,10 +146,5 @@ def refused_create(call: Call, rejected: Rejected) -> ApiError:
     return from_rejection(rejected)
 
 
-def _chosen(name: str, value: str | None, kind: type[_E], default: _E) -> _E:
-    if value is None:
-        return default
-    try:
-        return kind(value)
-    except ValueError as unknown:
-        raise INVALID.because(f"{name} must be one of {', '.join(kind)}") from unknown
+def _none_of(name: str, words: Iterable[str]) -> ApiError:
+    return INVALID.because(f"{name} must be one of {', '.join(words)}")
