@@ -34,6 +34,12 @@ export function choice(label, values, chosen, onchange) {
     values.map(([value, text]) => h("option", { value, selected: value === chosen }, text))));
 }
 
+// A field whose text is told once nobody types any more.
+export function textFilter(label, value, placeholder, told) {
+  const tell = settled((text) => told(text.trim()), 400);
+  return h("label.field", {}, label, h("input", { type: "search", value, placeholder, spellcheck: "false", oninput: (event) => tell(event.target.value) }));
+}
+
 // Calls after the last of several changes, as of what is being typed.
 export function settled(call, milliseconds = 250) {
   let timer = 0;

@@ -2,6 +2,8 @@
 
 import { h, put } from "./dom.js";
 import { count } from "./format.js";
+import { get, query } from "./http.js";
+import { head } from "./parts.js";
 
 const LOOKS = 20; // Answers without a match before the search asks whether to go on.
 
@@ -87,5 +89,24 @@ export function pages({ fetch, into, drawn = () => {}, end = () => "all there ar
     },
     stop,
     rows: () => rows,
+  };
+}
+
+// What `pages` fetches: a list of the API by its name in the answer; asked() says what narrows it.
+export function listed(where, name, asked = () => ({}), limit = 50) {
+  return async (cursor, signal) => {
+    const found = await get(where + query({ ...asked(), cursor, limit }), { signal });
+    return { rows: found[name], cursor: found.cursor };
+  };
+}
+
+// A view of one such list, which begins; `above` its table stands what narrows it.
+export function listView(title, { rows, list, actions, above, label = title }) {
+  list.restart();
+  const refresh = h("button", { type: "button", onclick: () => list.restart() }, "Refresh");
+  return {
+    title,
+    close: list.stop,
+    node: h("div", {}, head(title, { actions: [refresh, actions] }), above, h("section.card", { "aria-label": label }, rows.node), list.node),
   };
 }

@@ -25,3 +25,13 @@ export function failed(failure) {
   const id = failure.requestId ? " (request " + failure.requestId + ")" : "";
   toast(failure.message + id, { kind: "bad", stays: 12000 });
 }
+
+// Does what may fail: returns what it returns, or says why it has failed.
+export async function tried(work) {
+  try {
+    return await work();
+  } catch (failure) {
+    failed(failure);
+    return undefined;
+  }
+}

@@ -1,10 +1,8 @@
 // Audit: what was changed, by whom and when.
 
 import { h } from "../dom.js";
-import { get, query as asQuery } from "../http.js";
-import { head } from "../parts.js";
 import { href } from "../router.js";
-import { pages } from "../search.js";
+import { listed, listView, pages } from "../search.js";
 import { administers } from "../state.js";
 import { at } from "../states.js";
 import { table } from "../table.js";
@@ -43,20 +41,8 @@ export function open() {
       { name: "Log index", num: true, less: true, title: "Of the entry that carries it", cell: (row) => String(row.index) },
     ],
   });
-  const list = pages({
-    into: rows,
-    fetch: async (cursor, signal) => {
-      const found = await get("/audit" + asQuery({ cursor, limit: 50 }), { signal });
-      return { rows: found.records, cursor: found.cursor };
-    },
-  });
-  list.restart();
-  return {
-    title: "Audit",
-    close: list.stop,
-    node: h("div", {}, head("Audit", { actions: h("button", { type: "button", onclick: () => list.restart() }, "Refresh") }),
-      h("section.card", { "aria-label": "Audit" }, rows.node), list.node),
-  };
+  const list = pages({ into: rows, fetch: listed("/audit", "records") });
+  return listView("Audit", { rows, list });
 }
 
 // Leads to what was changed, where the page has a view of it.

@@ -7,7 +7,7 @@ import { get, path, post } from "../http.js";
 import { card } from "../parts.js";
 import { at } from "../states.js";
 import { table } from "../table.js";
-import { failed, toast } from "../toast.js";
+import { failed, toast, tried } from "../toast.js";
 
 const LOOK_MS = 1000;
 const LOST_MAX = 30; // Looks without an answer before it is no longer followed.
@@ -51,11 +51,7 @@ export function backups() {
       button: "Take a backup",
     });
     if (!sure) return;
-    try {
-      show(await post("/backups"));
-    } catch (failure) {
-      failed(failure);
-    }
+    await tried(async () => show(await post("/backups")));
   }
 
   function show(backup) {

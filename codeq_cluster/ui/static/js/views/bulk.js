@@ -8,7 +8,7 @@ import { choice, head, number } from "../parts.js";
 import { go, href } from "../router.js";
 import { instant } from "../states.js";
 import { table } from "../table.js";
-import { failed, toast } from "../toast.js";
+import { toast, tried } from "../toast.js";
 import { freshKey } from "./new-task.js";
 
 const STATES = { RUNNING: ["Running", "in-progress"], DONE: ["Done", "completed"], STOPPED: ["Stopped", ""] };
@@ -55,13 +55,11 @@ export function open({ follow }) {
 
   async function stop(job) {
     if (!(await confirm({ title: `Stop ${job.id}?`, text: "What it has done stays.", button: "Stop the job", danger: true }))) return;
-    try {
+    await tried(async () => {
       await ask("DELETE", path("bulk", job.id));
       toast(`${job.id} is stopped`);
       feed.refresh();
-    } catch (failure) {
-      failed(failure);
-    }
+    });
   }
 
   const feed = follow("bulk", {}, (part, data) => part === "view" && rows.draw(data.jobs));

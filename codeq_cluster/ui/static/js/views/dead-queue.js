@@ -6,7 +6,7 @@ import { count } from "../format.js";
 import { get, path, query as asQuery } from "../http.js";
 import { card, head } from "../parts.js";
 import { href, keep } from "../router.js";
-import { pages } from "../search.js";
+import { listed, pages } from "../search.js";
 import { administers } from "../state.js";
 import { instant, shortId } from "../states.js";
 import { table } from "../table.js";
@@ -55,13 +55,7 @@ export function openQueue({ query, follow }, name) {
       { name: "Error", wide: true, cell: (row) => h("span.clip", {}, row.error || "") },
     ],
   });
-  const list = pages({
-    into: rows,
-    fetch: async (cursor, signal) => {
-      const found = await get(where + asQuery({ kind, cursor, limit: 50 }), { signal });
-      return { rows: found.tasks, cursor: found.cursor };
-    },
-  });
+  const list = pages({ into: rows, fetch: listed(where, "tasks", () => ({ kind })) });
 
   // Counted part by part over all of them: each request looks at some thousands.
   async function countKinds(most = KINDS_AT_FIRST) {

@@ -4,14 +4,14 @@ import { confirm } from "../dialog.js";
 import { onDoubt, told } from "../doubt.js";
 import { h, patch, put } from "../dom.js";
 import { count, short } from "../format.js";
-import { get, path, post, query as asQuery } from "../http.js";
+import { path, post } from "../http.js";
 import { card, figure, head, number } from "../parts.js";
 import { href } from "../router.js";
-import { pages } from "../search.js";
+import { listed, listView, pages } from "../search.js";
 import { administers } from "../state.js";
 import { due, instant } from "../states.js";
 import { table } from "../table.js";
-import { failed, toast } from "../toast.js";
+import { toast, tried } from "../toast.js";
 
 // Of a group: a tag's words and colours.
 const STATES = { OPEN: ["Open", "ready"], SEALED: ["Sealed", "in-progress"], CANCELLING: ["Cancelling", "warn"], COMPLETED: ["Completed", "completed"], FAILED: ["Failed", "failed"], CANCELLED: ["Cancelled", ""] };
@@ -55,20 +55,8 @@ function openAll() {
       { name: "Ended", cell: (row) => h("span.nowrap", {}, row.endedAt ? instant(row.endedAt) : h("span.zero", {}, "–")) },
     ],
   });
-  const list = pages({
-    into: rows,
-    fetch: async (cursor, signal) => {
-      const found = await get("/groups" + asQuery({ cursor, limit: 50 }), { signal });
-      return { rows: found.groups, cursor: found.cursor };
-    },
-  });
-  list.restart();
-  return {
-    title: "Groups",
-    close: list.stop,
-    node: h("div", {}, head("Groups", { actions: [h("button", { type: "button", onclick: () => list.restart() }, "Refresh")] }),
-      h("section.card", { "aria-label": "Groups" }, rows.node), list.node),
-  };
+  const list = pages({ into: rows, fetch: listed("/groups", "groups") });
+  return listView("Groups", { rows, list });
 }
 
 function openGroup({ follow }, id) {
@@ -81,13 +69,11 @@ function openGroup({ follow }, id) {
 
   async function change(verb, question, done) {
     if (!(await confirm(question))) return;
-    try {
+    await tried(async () => {
       await post(path("groups", id, verb), {});
       toast(done);
       feed.refresh();
-    } catch (failure) {
-      failed(failure);
-    }
+    });
   }
 
   const seal = () => change("seal", { title: `Seal ${id}?`, text: "Nobody but members that have not ended can add to it any more.", button: "Seal" }, `${id} is sealed`);

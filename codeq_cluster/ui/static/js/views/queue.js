@@ -11,7 +11,7 @@ import { href, keep } from "../router.js";
 import { administers } from "../state.js";
 import { due, instant } from "../states.js";
 import { table } from "../table.js";
-import { failed, toast } from "../toast.js";
+import { toast, tried } from "../toast.js";
 import { keysOf } from "./keys.js";
 import { newTaskButton } from "./new-task.js";
 import { charts } from "./overview.js";
@@ -67,13 +67,11 @@ export function openQueue({ query, follow }, name) {
   let view = null;
 
   async function change(verb, done) {
-    try {
+    await tried(async () => {
       await post(path("queues", queue, verb));
       toast(done);
       feed.refresh();
-    } catch (failure) {
-      failed(failure);
-    }
+    });
   }
 
   async function pause() {

@@ -12,7 +12,7 @@ import { administers } from "../state.js";
 import { at, due, instant } from "../states.js";
 import { strip } from "../strip.js";
 import { table } from "../table.js";
-import { failed, toast } from "../toast.js";
+import { toast, tried } from "../toast.js";
 import { freshKey } from "./new-task.js";
 import { editing, OVERLAPS } from "./schedule-form.js";
 import { backoff } from "./topic.js";
@@ -79,13 +79,11 @@ export function openSchedule({ follow }, id) {
   });
 
   async function change(verb, body, done) {
-    try {
+    await tried(async () => {
       await post(path("schedules", id, verb), body);
       toast(done);
       feed.refresh();
-    } catch (failure) {
-      failed(failure);
-    }
+    });
   }
 
   async function pause() {
@@ -162,13 +160,11 @@ export function openSchedule({ follow }, id) {
   async function remove() {
     const sure = await confirm({ title: `Delete ${id}?`, text: "It does not fire any more, and queued runs are gone. Open runs go on. There is no undo.", button: "Delete the schedule", danger: true, typed: id });
     if (!sure) return;
-    try {
+    await tried(async () => {
       await send("DELETE", path("schedules", id));
       toast(`${id} is deleted`);
       go(href("schedules"));
-    } catch (failure) {
-      failed(failure);
-    }
+    });
   }
 
   async function edit() {

@@ -2,10 +2,9 @@
 
 import { h } from "../dom.js";
 import { count } from "../format.js";
-import { get, query as asQuery } from "../http.js";
-import { choice, head, number, settled } from "../parts.js";
+import { choice, number, textFilter } from "../parts.js";
 import { go, href, keep } from "../router.js";
-import { pages } from "../search.js";
+import { listed, listView, pages } from "../search.js";
 import { administers } from "../state.js";
 import { due, instant } from "../states.js";
 import { table } from "../table.js";
@@ -40,13 +39,7 @@ function openAll({ query }) {
       { name: "Running", num: true, less: true, title: "Runs that have not ended, and those that wait for them", cell: (row) => [number(row.running), row.queued > 0 && h("div.dim.small", {}, count(row.queued) + " queued")] },
     ],
   });
-  const list = pages({
-    into: rows,
-    fetch: async (cursor, signal) => {
-      const found = await get("/schedules" + asQuery({ ...asked, cursor, limit: 50 }), { signal });
-      return { rows: found.schedules, cursor: found.cursor };
-    },
-  });
+  const list = pages({ into: rows, fetch: listed("/schedules", "schedules", () => asked) });
 
   function show(changes) {
     Object.assign(asked, changes);
@@ -59,23 +52,15 @@ function openAll({ query }) {
     if (made) go(href("schedules", made.id));
   }
 
-  const text = (name, label, placeholder) => {
-    const typed = settled((value) => show({ [name]: value.trim() }), 400);
-    return h("label.field", {}, label, h("input", { type: "search", value: asked[name], placeholder, spellcheck: "false", oninput: (event) => typed(event.target.value) }));
-  };
+  const text = (name, label, placeholder) => textFilter(label, asked[name], placeholder, (value) => show({ [name]: value }));
 
-  list.restart();
-  return {
-    title: "Schedules",
-    close: list.stop,
-    node: h("div", {}, head("Schedules", { actions: [
-      h("button", { type: "button", onclick: () => list.restart() }, "Refresh"),
-      administers() && h("button.primary", { type: "button", onclick: make }, "New schedule"),
-    ] }),
-      h("div.filters", {},
-        text("text", "Schedule", "Part of its name"),
-        text("owner", "Owner", "Whole name"),
-        choice("State", [["", "Any state"], ...Object.entries(STATES)], asked.state, (state) => show({ state }))),
-      h("section.card", { "aria-label": "Schedules" }, rows.node), list.node),
-  };
+  return listView("Schedules", {
+    rows,
+    list,
+    actions: administers() && h("button.primary", { type: "button", onclick: make }, "New schedule"),
+    above: h("div.filters", {},
+      text("text", "Schedule", "Part of its name"),
+      text("owner", "Owner", "Whole name"),
+      choice("State", [["", "Any state"], ...Object.entries(STATES)], asked.state, (state) => show({ state }))),
+  });
 }

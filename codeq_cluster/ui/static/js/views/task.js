@@ -11,7 +11,7 @@ import { card, head } from "../parts.js";
 import { go, href } from "../router.js";
 import { administers } from "../state.js";
 import { at, due, instant, tag } from "../states.js";
-import { failed, toast } from "../toast.js";
+import { failed, toast, tried } from "../toast.js";
 import { backoff } from "./topic.js";
 import { deleting, requeueing } from "./triage.js";
 
@@ -42,13 +42,11 @@ export function openTask({ follow }, id) {
   async function cancel() {
     const sure = await confirm({ title: "Cancel this task?", text: "It ends as failed, and those who wait for its result are told so. A worker that holds it loses its lease. There is no undo.", button: "Cancel the task", danger: true });
     if (!sure) return;
-    try {
+    await tried(async () => {
       await post(path("tasks", id, "cancel"));
       toast("The task is cancelled");
       feed.refresh();
-    } catch (failure) {
-      failed(failure);
-    }
+    });
   }
 
   const requeue = () => requeueing(task.deadQueue, { ids: [id] }, () => feed.refresh());

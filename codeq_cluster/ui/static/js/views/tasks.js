@@ -1,10 +1,9 @@
 // Tasks: found by state, queue, age, id, worker, tag and error; or one of them.
 
 import { h } from "../dom.js";
-import { get, query as asQuery } from "../http.js";
-import { choice, head, settled } from "../parts.js";
+import { choice, textFilter } from "../parts.js";
 import { go, href, keep } from "../router.js";
-import { pages } from "../search.js";
+import { listed, listView, pages } from "../search.js";
 import { administers } from "../state.js";
 import { idIn, instant, shortId, STATES, tag } from "../states.js";
 import { table } from "../table.js";
@@ -42,13 +41,7 @@ function openAll({ query }) {
     ],
   });
 
-  const list = pages({
-    into: rows,
-    fetch: async (cursor, signal) => {
-      const found = await get("/tasks" + asQuery({ ...filters(), cursor, limit: 50 }), { signal });
-      return { rows: found.tasks, cursor: found.cursor };
-    },
-  });
+  const list = pages({ into: rows, fetch: listed("/tasks", "tasks", filters) });
 
   function filters() {
     const { age, tag: typed, ...others } = asked;
@@ -63,24 +56,17 @@ function openAll({ query }) {
     list.restart();
   }
 
-  const text = (name, label, placeholder) => {
-    const typed = settled((value) => show({ [name]: value.trim() }), 400);
-    return h("label.field", {}, label, h("input", { type: "search", value: asked[name], placeholder, spellcheck: "false", oninput: (event) => typed(event.target.value) }));
-  };
+  const text = (name, label, placeholder) => textFilter(label, asked[name], placeholder, (value) => show({ [name]: value }));
   const id = h("form", { onsubmit: (event) => { event.preventDefault(); openId(event.target.elements.namedItem("id").value.trim()); } },
     h("label.field", {}, "Id", h("input", { type: "search", name: "id", placeholder: "Its start, then Enter", title: "At least 8 characters of an id", spellcheck: "false" })));
 
   // The field says that it is an id, so any text goes to the task's view, which says whether there is one.
   const openId = (text) => text && go(href("tasks", idIn(text) || text));
-  list.restart();
-  return {
-    title: "Tasks",
-    close: list.stop,
-    node: h("div", {}, head("Tasks", { actions: [
-      h("button", { type: "button", onclick: () => list.restart() }, "Refresh"),
-      administers() && h("button", { type: "button", onclick: () => acting(filters()) }, "Act on all…"),
-      administers() && newTaskButton({ primary: true }),
-    ] }),
+  return listView("Tasks", {
+    rows,
+    list,
+    actions: administers() && [h("button", { type: "button", onclick: () => acting(filters()) }, "Act on all…"), newTaskButton({ primary: true })],
+    above: [
       h("div.filters", {},
         choice("State", [["", "Any state"], ...Object.entries(STATES)], asked.state, (state) => show({ state })),
         text("command", "Queue", "Whole name"),
@@ -90,6 +76,6 @@ function openAll({ query }) {
         text("worker", "Worker", "Who holds it"),
         id),
       h("p.dim.small", {}, "Sorted by queue, then by state: waiting tasks in the order they are claimed, ended ones newest first. With a tag, by the time of creation, newest first."),
-      h("section.card", { "aria-label": "Tasks" }, rows.node), list.node),
-  };
+    ],
+  });
 }

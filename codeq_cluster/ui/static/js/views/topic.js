@@ -9,7 +9,7 @@ import { card, head } from "../parts.js";
 import { go, href } from "../router.js";
 import { administers } from "../state.js";
 import { instant } from "../states.js";
-import { failed, toast } from "../toast.js";
+import { toast, tried } from "../toast.js";
 
 const NUMBERS = [
   ["maxAttempts", "Attempts", "1 to 100; empty: as the task says", 1, 100],
@@ -42,13 +42,11 @@ export function openTopic({ follow }, name) {
       typed: queue,
     });
     if (!sure) return;
-    try {
+    await tried(async () => {
       await send("DELETE", path("topics", queue) + "?deletionPolicy=Delete");
       toast(`${queue} has no policy of its own any more`);
       go(href("topics"));
-    } catch (failure) {
-      failed(failure);
-    }
+    });
   }
 
   function draw() {

@@ -2,10 +2,8 @@
 
 import { h } from "../dom.js";
 import { count, span } from "../format.js";
-import { get, query as asQuery } from "../http.js";
-import { head } from "../parts.js";
 import { go, href } from "../router.js";
-import { pages } from "../search.js";
+import { listed, listView, pages } from "../search.js";
 import { administers } from "../state.js";
 import { instant } from "../states.js";
 import { table } from "../table.js";
@@ -32,26 +30,12 @@ function openAll() {
       { name: "Changed", cell: (row) => h("span.nowrap", {}, instant(row.updatedAt)) },
     ],
   });
-  const list = pages({
-    into: rows,
-    fetch: async (cursor, signal) => {
-      const found = await get("/topics" + asQuery({ cursor, limit: 100 }), { signal });
-      return { rows: found.topics, cursor: found.cursor };
-    },
-  });
+  const list = pages({ into: rows, fetch: listed("/topics", "topics", undefined, 100) });
 
   async function make() {
     const made = await editing(null);
     if (made) go(href("topics", made.name.toLowerCase()));
   }
 
-  list.restart();
-  return {
-    title: "Topics",
-    close: list.stop,
-    node: h("div", {}, head("Topics", { actions: [
-      h("button", { type: "button", onclick: () => list.restart() }, "Refresh"),
-      administers() && h("button.primary", { type: "button", onclick: make }, "New policy"),
-    ] }), h("section.card", { "aria-label": "Topics" }, rows.node), list.node),
-  };
+  return listView("Topics", { rows, list, actions: administers() && h("button.primary", { type: "button", onclick: make }, "New policy") });
 }

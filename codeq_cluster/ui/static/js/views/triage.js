@@ -7,7 +7,7 @@ import { count, plural } from "../format.js";
 import { path, post, WithText } from "../http.js";
 import { parsed, pretty } from "../json.js";
 import { settled } from "../parts.js";
-import { failed, toast } from "../toast.js";
+import { toast, tried } from "../toast.js";
 import { checked } from "./new-task.js";
 
 const WAIT_MS = 300;
@@ -64,13 +64,8 @@ function howMany(found) {
 
 // what is {ids}, {kind} or {all: true}.
 export async function requeueing(queue, what, after) {
-  let found;
-  try {
-    found = await preview(queue, what);
-  } catch (failure) {
-    failed(failure);
-    return;
-  }
+  const found = await tried(() => preview(queue, what));
+  if (!found) return;
   if (!found.matched) {
     toast("There are none any more");
     after();
@@ -94,13 +89,8 @@ export async function requeueing(queue, what, after) {
 }
 
 export async function deleting(queue, what, after) {
-  let found;
-  try {
-    found = await preview(queue, what);
-  } catch (failure) {
-    failed(failure);
-    return;
-  }
+  const found = await tried(() => preview(queue, what));
+  if (!found) return;
   const typed = what.all && h("input", { type: "text", autocomplete: "off", spellcheck: "false", name: "typed" });
   const sure = await ask({
     title: `Delete ${howMany(found)}?`,

@@ -4,14 +4,14 @@ import { AT_ONCE } from "../bulk.js";
 import { confirm } from "../dialog.js";
 import { h, patch } from "../dom.js";
 import { count, plural, span } from "../format.js";
-import { get, post, query as asQuery } from "../http.js";
+import { post } from "../http.js";
 import { card, head } from "../parts.js";
 import { href } from "../router.js";
-import { pages } from "../search.js";
+import { listed, pages } from "../search.js";
 import { administers } from "../state.js";
 import { due, instant, shortId } from "../states.js";
 import { table } from "../table.js";
-import { failed, toast } from "../toast.js";
+import { toast, tried } from "../toast.js";
 
 const task = { name: "Task", cell: (row) => [h("a.mono.nowrap", { href: href("tasks", row.taskId), title: row.taskId }, shortId(row.taskId)), h("div.dim.small.break", {}, row.command)] };
 const target = { name: "Target", kind: "target", less: true, cell: (row) => h("span.clip.mono", { title: row.url }, row.url) };
@@ -50,20 +50,11 @@ export function open() {
   const ofDeliveries = (status, shown) => pages({
     into: shown,
     drawn: drawTools,
-    fetch: async (cursor, signal) => {
-      const found = await get("/deliveries" + asQuery({ status, cursor, limit: 50 }), { signal });
-      return { rows: found.deliveries, cursor: found.cursor };
-    },
+    fetch: listed("/deliveries", "deliveries", () => ({ status })),
   });
   const deadList = ofDeliveries("dead", dead);
   const pendingList = ofDeliveries("pending", pending);
-  const listeningList = pages({
-    into: listening,
-    fetch: async (cursor, signal) => {
-      const found = await get("/subscriptions" + asQuery({ cursor, limit: 50 }), { signal });
-      return { rows: found.subscriptions, cursor: found.cursor };
-    },
-  });
+  const listeningList = pages({ into: listening, fetch: listed("/subscriptions", "subscriptions") });
   const lists = [deadList, pendingList, listeningList];
 
   async function replay(what) {
@@ -75,13 +66,11 @@ export function open() {
     });
     if (!sure) return;
     let replayed = 0;
-    try {
+    await tried(async () => {
       if (all) replayed = (await post("/deliveries/replay", { all: true })).replayed;
       else for (let from = 0; from < what.ids.length; from += AT_ONCE) replayed += (await post("/deliveries/replay", { ids: what.ids.slice(from, from + AT_ONCE) })).replayed;
       toast(`${plural(replayed, "delivery", "deliveries")} on the way again`);
-    } catch (failure) {
-      failed(failure);
-    }
+    });
     refresh();
   }
 
@@ -92,11 +81,7 @@ export function open() {
       : [h("p.dim", {}, "Receivers verify callbacks and notices with this tenant's key. Showing it leaves an audit record.")]));
   }
   async function showKeys(path, body) {
-    try {
-      drawKeys((await post(path, body)).keys);
-    } catch (failure) {
-      failed(failure);
-    }
+    await tried(async () => drawKeys((await post(path, body)).keys));
   }
   async function rotate() {
     const sure = await confirm({
