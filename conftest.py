@@ -15,6 +15,9 @@ from tests.system_tools import ToolBox, summary
 # time, and no deadline.
 settings.register_profile("explore", parent=settings.get_profile("ci"), derandomize=False)
 
+# Whoever has only the end of a log sees why tests failed, below what their nodes have logged.
+_FAILURES_SHOWN, _LINES_SHOWN = 5, 40
+
 _TOOLS = pytest.StashKey[ToolBox]()
 
 
@@ -41,7 +44,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List what was left out, and the command that brings it."""
+    """List what was left out, with the command that brings it, and the ends of failures."""
     reports = [
         each
         for those in terminalreporter.stats.values()
@@ -51,4 +54,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if lines := summary(reports):
         terminalreporter.section("left out")
         for line in lines:
+            terminalreporter.line(line)
+    failed = [each for each in reports if each.failed]
+    for each in failed[:_FAILURES_SHOWN]:
+        terminalreporter.section(f"end of {each.nodeid}")
+        for line in each.longreprtext.splitlines()[-_LINES_SHOWN:]:
             terminalreporter.line(line)

@@ -26,7 +26,7 @@ from codeq_cluster.core.loops import Loop
 from codeq_cluster.node.artifact_files import ArtifactFiles
 from codeq_cluster.node.backup_source import BackupShard
 from codeq_cluster.node.base import NodeBase
-from codeq_cluster.node.metrics import register_gauges, register_tls
+from codeq_cluster.node.metrics import register_gauges, register_tls, register_turns
 from codeq_cluster.node.node_certificates import NodeCertificates
 from codeq_cluster.node.parts import NodeParts
 from codeq_cluster.node.peer_logs import PeerLogs
@@ -91,6 +91,7 @@ class FrontEnd:
             lookup=DnsResolver(threads_max=_NAMES_AT_ONCE).addresses,
         )
         shares = CallerShares(settings, parts.calls.quotas)
+        register_turns(base.metrics, shares.turns)
         app = make_app(
             Services(
                 broker=self._broker(),

@@ -15,6 +15,7 @@ from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.broker.queries.depths import plus
 from codeq_cluster.core.items import TASK, TIMED_KINDS, aside_kind
 from codeq_cluster.core.task import Counters
+from codeq_cluster.fair_turns import FairTurns
 from codeq_cluster.node.disk_guard import DiskGuard
 from codeq_cluster.node.limit_metrics import register_limits
 from codeq_cluster.node.store_metrics import register_stores
@@ -183,6 +184,22 @@ _DEPTHS = (
         labels=("command",),
     ),
 )
+
+
+def register_turns(metrics: Metrics, turns: FairTurns) -> None:
+    """Register the metrics of requests in progress."""
+    metrics.read_at_scrape(
+        "codeq_http_in_progress",
+        "Requests in progress, each counted as `limits.requestsInProgress` says.",
+        (),
+        _one(lambda: turns.in_progress),
+    )
+    metrics.read_at_scrape(
+        "codeq_http_waiting_for_turn",
+        "Requests that wait until it is their tenant's turn.",
+        (),
+        _one(lambda: turns.waiting),
+    )
 
 
 def register_depths(metrics: Metrics, engines: Sequence[Engine]) -> None:

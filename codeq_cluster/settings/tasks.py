@@ -117,6 +117,15 @@ class LimitSettings:
         whole(MIB, 16_384 * MIB),
         "size of the operations waiting for a shard's next entry; beyond it, callers get 503",
     )
+    # Each costs about a millisecond of the loop's time, and with more of them a tenant that sends
+    # without end keeps others waiting for longer; fewer share the cost of an entry less well.
+    requests_in_progress: int = key(
+        64,
+        whole(2, 1_000_000),
+        "requests in progress on one node, each counted once, and again for every 4 KiB of its "
+        "body and for every 4 tasks of a batch; beyond it tenants take turns, and beside others "
+        "a single one gets half",
+    )
     # Each costs a few KiB and a connection.
     waiters_max: int = key(
         20_000,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from asyncio import current_task
 from collections.abc import Mapping
 
 from aiohttp import web
@@ -19,6 +20,9 @@ from codeq_cluster.ratelimit.token_bucket import Scope
 # The `consistency` parameter of the query string, and its default.
 CONSISTENCY = "consistency"
 LINEARIZABLE = "linearizable"
+
+# Creating so many tasks costs a node about as much as a request by itself.
+_TASKS_OF_A_UNIT = 4
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
@@ -101,6 +105,12 @@ class Call:
         quotas = self.services.shares.quotas
         if scope not in quotas.unlimited:
             await quotas.spend(scope, operation, self.identity.tenant, cost)
+
+    def weigh(self, tasks: int) -> None:
+        """Count the request by the tasks it is about, beside its size, as long as it goes on."""
+        task = current_task()
+        if task is not None:
+            self.services.shares.turns.add(task, tasks // _TASKS_OF_A_UNIT)
 
     def stale(self) -> bool:
         """Return whether the caller asked for a read from the local replica.

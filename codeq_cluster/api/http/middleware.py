@@ -1,10 +1,11 @@
 """Middleware: the steps around every handler, in one wrapper because each layer costs time.
 
-In order: request id, caller, body, handler, error envelope, metrics.
+In order: request id, caller, body, the tenant's turn, handler, error envelope, metrics.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -16,7 +17,6 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from codeq_cluster.api.http.access_log import AccessLog
 from codeq_cluster.api.http.answer import HttpAnswer, Refusal
 from codeq_cluster.api.http.bodies import result_bytes_max
 from codeq_cluster.api.http.call import CONSISTENCY, LINEARIZABLE, Asked, Call, authorization
@@ -36,6 +36,7 @@ from codeq_cluster.api.http.whole_requests import Whole
 from codeq_cluster.auth import Access, AccessRefused, Authenticator, Identity
 from codeq_cluster.auth.jwks import KeysUnavailable
 from codeq_cluster.errors import CodeqError
+from codeq_cluster.fair_turns import FairTurns
 from codeq_cluster.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ _NOBODY = Identity(subject="", tenant="", scopes=frozenset(), event_types=(), ro
 _WRONG_HOST = ApiError(
     421, "this host name is not served: use an IP address, or add it to allowedHosts", "wrong-host"
 )
+# A request takes another unit of the room for requests for each of these in its body.
+_UNIT_BYTES = 4096
 _CLIENT_GONE = 499  # No answer is sent; only the metric shows this status.
 # Of a caller without identity: its token or session is refused, or its log-in. Not 403: its token
 # is valid.
@@ -112,23 +115,30 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
     # Who sent a whole request, if the caller was admitted before and no other rule is left.
     known = partial(services.authenticator.known, access=access, scope=route.scope)
     recognised = _nobody if services.settings.allowed_hosts else known
-    handler = _with_body(route, services) if unreadable else route.handler
+    in_turn = route.handler if access is Access.OPEN else _in_turn(route, services.shares.turns)
+    handler = _with_body(route, services, in_turn) if unreadable else in_turn
     observe = services.telemetry.metrics.http.observe
     access_log = services.telemetry.access_log
-    strangers = services.shares.strangers
-    monotonic = time.monotonic
+    turns = services.shares.turns
+    monotonic, current_task = time.monotonic, asyncio.current_task
 
     async def handle(asked: Asked) -> web.StreamResponse | HttpAnswer[Any]:
-        started_s = monotonic()
-        request_id = request_id_of(asked)
-        status = _CLIENT_GONE
-        identity = _NOBODY
+        started_s, request_id = monotonic(), request_id_of(asked)
+        identity, status = _NOBODY, _CLIENT_GONE
         try:
             if isinstance(asked, Whole):
                 identity = recognised(asked.headers.get("authorization")) or await admitted(asked)
                 # A body in one piece is too small to count against the room for bodies.
                 call = Call(asked, services, identity, asked.text(unreadable), request_id)
-                response = await route.handler(call)
+                # As `_in_turn` does, without a layer.
+                task = current_task()
+                assert task is not None
+                try:
+                    if not turns.begin(task, identity.tenant, 1 + len(call.text) // _UNIT_BYTES):
+                        await _wait_for_turn(turns, task, call, identity.tenant)
+                    response = await route.handler(call)
+                finally:
+                    turns.end(task)
             else:
                 identity = await admitted(asked)
                 if asked.query_string and not route.stale:
@@ -143,12 +153,10 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
                 asked,
                 request_id,
                 route=route.path,
-                tenant=identity.tenant,
-                access_log=access_log,
+                identity=identity,
+                services=services,
             )
             status = response.status
-            if identity is _NOBODY and status in _UNPROVED:
-                response = Refusal(response, strangers.caller(asked))
         finally:
             took_s = monotonic() - started_s
             observe(took_s, route.path, route.method, status)
@@ -178,21 +186,21 @@ def _failed(
     request_id: str,
     *,
     route: str,
-    tenant: str,
-    access_log: AccessLog,
+    identity: Identity,
+    services: Services,
 ) -> HttpAnswer[Envelope]:
     """Return the answer to a request that was refused, or failed for a bug, and log why."""
     if not isinstance(error, ApiError | AccessRefused | CodeqError):
         # The caller still gets an envelope, which says that the outcome is unknown.
         log.error(
             "handler failed",
-            extra={"route": route, "request_id": request_id, "tenant": tenant},
+            extra={"route": route, "request_id": request_id, "tenant": identity.tenant},
             exc_info=error,
         )
         bug = ApiError(500, "internal error", "internal", retryable=False)
         return error_answer(bug, request_id)
     if isinstance(error, AccessRefused):
-        access_log.refused(
+        services.telemetry.access_log.refused(
             asked,
             request_id,
             route=route,
@@ -201,7 +209,10 @@ def _failed(
         )
     # A refusal may be a constant, which would keep the frames of every request it refused.
     error.with_traceback(None)
-    return error_answer(_answer(error), request_id)
+    answer = error_answer(_answer(error), request_id)
+    if identity is _NOBODY and answer.status in _UNPROVED:
+        return Refusal(answer, services.shares.strangers.caller(asked))
+    return answer
 
 
 def _admission(route: Route, services: Services, admit: Admitting | None) -> _AdmittingAny:
@@ -251,7 +262,36 @@ def _by_token(route: Route, authenticator: Authenticator, strangers: Strangers) 
     return admit
 
 
-def _with_body(route: Route, services: Services) -> Handler:
+def _in_turn(route: Route, turns: FairTurns) -> Handler:
+    """Return the route's handler, which begins when it is the tenant's turn.
+
+    Operators have turns of their own: they are needed most when their own tenant floods a node.
+    """
+    handler, current_task = route.handler, asyncio.current_task
+    operates = route.access is Access.OPERATOR
+
+    async def handle(call: Call) -> web.StreamResponse | HttpAnswer[Any]:
+        task, holder = current_task(), "" if operates else call.identity.tenant
+        assert task is not None
+        try:
+            if not turns.begin(task, holder, 1 + len(call.text) // _UNIT_BYTES):
+                await _wait_for_turn(turns, task, call, holder)
+            return await handler(call)
+        finally:
+            turns.end(task)
+
+    return handle
+
+
+async def _wait_for_turn(
+    turns: FairTurns, task: asyncio.Task[Any], call: Call, holder: str
+) -> None:
+    """Wait until a call may begin; its answer is due as if it had not waited."""
+    units = 1 + len(call.text) // _UNIT_BYTES
+    call.timeout_s -= await turns.turn(task, holder, units, within_s=call.timeout_s / 2)
+
+
+def _with_body(route: Route, services: Services, handler: Handler) -> Handler:
     """Return a handler that reads its body within its caller's share of a room."""
     bodies, strangers = services.shares.bodies, services.shares.strangers
     settings = services.settings
@@ -260,13 +300,13 @@ def _with_body(route: Route, services: Services) -> Handler:
     async def handle(call: Call) -> web.StreamResponse | HttpAnswer[Any]:
         with bodies.of(call.identity.tenant) as body:
             call.text = await body.text(call.request, route.unreadable, bytes_max=bytes_max)
-            return await route.handler(call)
+            return await handler(call)
 
     async def handle_stranger(call: Call) -> web.StreamResponse | HttpAnswer[Any]:
         holder = strangers.caller(call.request)
         with bodies.of(holder, room=strangers.bytes) as body:
             call.text = await body.text(call.request, route.unreadable, bytes_max=BODY_BYTES_MAX)
-            return await route.handler(call)
+            return await handler(call)
 
     return handle_stranger if route.access is Access.OPEN else handle
 

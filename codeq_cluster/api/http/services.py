@@ -18,6 +18,7 @@ from codeq_cluster.broker.feed.feed import Feed
 from codeq_cluster.broker.polls import Polls
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.fair_shares import FairShares, NestedShares
+from codeq_cluster.fair_turns import FairTurns
 from codeq_cluster.membership.service import MembershipService
 from codeq_cluster.ratelimit.limiter import RateLimiter
 from codeq_cluster.routing.leadership import LeadershipTransfers
@@ -38,6 +39,7 @@ class CallerShares:
 
     Attributes:
         callers: Tells them apart by their addresses.
+        turns: The requests in progress; tenants take turns.
         waits: The requests that wait for something.
         strangers: What is taken before a token is verified.
         bodies: The room for bodies, a share a tenant.
@@ -49,7 +51,8 @@ class CallerShares:
     def __init__(self, settings: NodeSettings, quotas: RateLimiter) -> None:
         self.quotas = quotas
         self.callers = Callers(settings.proxies)
-        self.waits = Waits(settings.limits)
+        self.turns = FairTurns(settings.limits.requests_in_progress, name="the room for requests")
+        self.waits = Waits(settings.limits, self.turns)
         self.strangers = Strangers(settings.limits, self.callers)
         self.bodies = Bodies(settings)
         self.previews = FairShares(_PREVIEWS_AT_ONCE, name="the room for previews")

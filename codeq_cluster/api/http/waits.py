@@ -9,6 +9,7 @@ from typing import Any
 
 from codeq_cluster.auth import Identity
 from codeq_cluster.fair_shares import NestedShares
+from codeq_cluster.fair_turns import FairTurns
 from codeq_cluster.settings import LimitSettings
 
 
@@ -25,9 +26,14 @@ class Waits:
     Each wait holds a connection, so claims and result reads share one room of them: neither a
     tenant nor a user of it can keep the others out by waiting. A call that is answered at once
     needs no place.
+
+    Args:
+        limits: Of the node.
+        turns: The requests in progress, to which one that waits does not belong.
     """
 
-    def __init__(self, limits: LimitSettings) -> None:
+    def __init__(self, limits: LimitSettings, turns: FairTurns) -> None:
+        self._turns = turns
         self._places = NestedShares(
             min(limits.waiters_max, limits.connections_max), name="the list of waiting requests"
         )
@@ -42,6 +48,7 @@ class Waits:
         if self._ended:
             raise WaitEnded
         self._tasks.add(task)
+        self._turns.end(task)
         try:
             yield
         except asyncio.CancelledError as cancelled:

@@ -69,6 +69,7 @@ INVALID_ACTION = bad_request("invalid 'action'", "invalid-action").because(
 )
 INVALID_ARGUMENT = bad_request("invalid bulk action", "invalid-action")
 TOO_EARLY = TooEarly(BULK_FROM, "bulk jobs need")
+_COUNT_WEIGHS = 160  # It has many looks at as many records as a list by tag.
 _CONFLICT = from_rejection(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
 _TOO_MANY = {
     what: from_failure(TooMany(what, most, advice=advice))
@@ -297,6 +298,7 @@ async def start(call: Call) -> HttpAnswer[CountsView] | HttpAnswer[JobView]:
     await call.spend(*STARTING)
     bulk = call.services.broker.bulk
     if body.dry_run:
+        call.weigh(_COUNT_WEIGHS)
         return reply(_counts_view(await bulk.count(caller(call), select, action)))
     [job_id] = names or {new_request()}
     job = await bulk.start(caller(call), job_id, select, action)

@@ -348,6 +348,7 @@ async def _tasks(call: Call, items: Sequence[Raw]) -> tuple[Create, ...]:
         raise too_many("tasks", most)
     if items:
         await call.spend(*CREATING, len(items))
+    call.weigh(len(items))
     bodies: list[TaskBody] = [
         TASK_SCHEMA.decode(item) async for item in in_portions(items, BODIES_AT_ONCE)
     ]

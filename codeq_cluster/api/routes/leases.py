@@ -150,6 +150,7 @@ async def heartbeats(call: Call) -> HttpAnswer[KeptLeases]:
         raise _LEASES.unreadable
     if len(items) > LEASES_MAX:
         raise batch_too_large(LEASES_MAX)
+    call.weigh(len(items))
     wait_s = whole(body.wait_seconds, error=_INVALID)
     wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
     waits_until = deadline_in(wait_s - EARLY_S)

@@ -269,6 +269,7 @@ async def submit_batch(call: Call) -> HttpAnswer[SubmittedBatch]:
         raise _RESULTS.unreadable
     if len(items) > batch_max:
         raise batch_too_large(batch_max)
+    call.weigh(len(items))
     seen: set[str] = set()
     read = [await _read_item(call, item, seen) for item in items]
     wanted = [each for _, each in read if isinstance(each, NewResult)]

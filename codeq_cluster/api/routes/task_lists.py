@@ -74,6 +74,7 @@ class CleanupBody(Body):
 
 
 _CLEANUP = Schema(CleanupBody)
+_TAGS_WEIGH = 40  # A look at 250 records takes as long as so many creates.
 
 
 class TaskPage(Struct):
@@ -168,6 +169,8 @@ async def tasks(call: Call) -> HttpAnswer[TaskPage]:
         only = made_by(
             call, only, schedule=call.query_text("schedule"), group=call.query_text("group")
         )
+    if tags:
+        call.weigh(_TAGS_WEIGH)
     views, cursor = await listed_tasks(
         call, queue=command.lower(), places=places, tags=tags, only=only
     )

@@ -152,6 +152,7 @@ async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
     if len(items) > batch_max:
         raise batch_too_large(batch_max)
     await call.spend(*CREATING, len(items))
+    call.weigh(len(items))
     bodies = [_decoded(item) for item in items]
     refused = await refused_webhooks(call, (body for body in bodies if isinstance(body, TaskBody)))
     read = [_read_item(call, body, refused=refused) for body in bodies]

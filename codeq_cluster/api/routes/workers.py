@@ -244,6 +244,7 @@ async def claim_batch(call: Call) -> HttpAnswer[ClaimedBatch]:
         raise _INVALID
     if count > settings.limits.batch_max:
         raise count_too_large(settings)
+    call.weigh(count)
     claimed = await _claimed(call, body, count=count)
     if not claimed.tasks:
         return HttpAnswer(status=204)

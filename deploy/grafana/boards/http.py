@@ -78,6 +78,11 @@ def http() -> Board:
         (growth("codeq_rate_limit_hits_total", "scope, operation"), "{{scope}} {{operation}}"),
     )
     board.graph(
+        "In progress, and waiting for their tenant's turn",
+        (of("codeq_http_in_progress", instance="$instance"), "in progress {{instance}}"),
+        (of("codeq_http_waiting_for_turn", instance="$instance"), "waiting {{instance}}"),
+    )
+    board.graph(
         "TLS handshakes that failed",
         (
             growth("codeq_http_failed_handshakes_total", "instance", instance="$instance"),

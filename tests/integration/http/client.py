@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -188,6 +189,13 @@ class Client:
     async def depth(self, command: str) -> dict[str, object]:
         """Return the counters of a queue."""
         return (await self.get(f"admin/queues/{command}")).json
+
+    async def metric(self, name: str) -> float:
+        """Return the value of a metric, which is named with its labels."""
+        text = (await self.get("/metrics")).body.decode()
+        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+        assert found, f"{name} is not among the metrics"
+        return float(found[1])
 
 
 async def read_answer(reader: asyncio.StreamReader, *, bodiless: bool = False) -> Answer:

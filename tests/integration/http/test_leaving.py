@@ -15,6 +15,7 @@ from codeq_cluster.api.http.callers import Callers
 from codeq_cluster.api.http.strangers import Strangers
 from codeq_cluster.api.http.waits import Waits
 from codeq_cluster.api.server import HttpServer
+from codeq_cluster.fair_turns import FairTurns
 from codeq_cluster.settings import LimitSettings, ProxySettings
 from codeq_cluster.telemetry import Metrics
 from tests.integration.http.client import DEADLINE_S, read_answer
@@ -31,7 +32,7 @@ async def _serving() -> AsyncIterator[HttpServer]:
     app = web.Application()
     callers = Callers(ProxySettings())
     app[ACCESS_LOG] = AccessLog("never", callers)
-    app[WAITS] = Waits(LimitSettings())
+    app[WAITS] = Waits(LimitSettings(), FairTurns(64, name="the room"))
     app[STRANGERS] = Strangers(LimitSettings(), callers)
     app.router.add_get("/", _answer)
     server = HttpServer(

@@ -159,6 +159,38 @@ async def test_requests_that_wait_are_bounded_and_leave_others_a_share(node_with
         assert [200, 200, 503] == read
 
 
+async def test_requests_in_progress_are_bounded_and_all_are_served(node_with: Running) -> None:
+    """Two tenants send far more than there is room for; large bodies take more of it."""
+    async with node_with(requests_in_progress=2) as node:
+        large = TASK | {"payload": "x" * 60_000}
+        answers = await asyncio.gather(
+            *[
+                node.post("tasks", body, token=token)
+                for token in ("acme", "mine")
+                for body in [TASK, large] * 20
+            ]
+        )
+
+        assert {202} == {answer.status for answer in answers}
+        assert 0 == await node.metric("codeq_http_in_progress")
+        assert 0 == await node.metric("codeq_http_waiting_for_turn")
+
+
+async def test_a_request_that_waits_is_not_in_progress(node_with: Running) -> None:
+    """It uses nothing of the loop, so others need not wait for it."""
+    async with node_with(requests_in_progress=2, waiters_max=8) as node:
+        claim = {"commands": ["c"], "waitSeconds": 15}
+        claims = [asyncio.ensure_future(node.post("tasks/claim", claim)) for _ in range(3)]
+        # The third finds no place, so the other two wait.
+        refused = await first_done(claims)
+        in_progress = await node.metric("codeq_http_in_progress")
+        made = {await node.create(), await node.create()}
+
+        assert OVERLOADED == overload(refused)
+        assert 0 == in_progress
+        assert made | {None} == {(await each).json.get("id") for each in claims}
+
+
 async def test_connections_are_not_all_taken_by_one_tenants_waits(node_with: Running) -> None:
     """A wait holds a connection, so the places are no more than the connections."""
     async with node_with(connections_max=12) as node:

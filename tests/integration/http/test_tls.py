@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -71,13 +70,6 @@ async def shown(node: Client) -> int:
     return int(serial, 16)
 
 
-async def metric(node: Client, name: str) -> float:
-    text = (await node.get("/metrics")).body.decode()
-    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
-    assert found, f"{name} is not among the metrics"
-    return float(found[1])
-
-
 async def test_a_task_goes_its_way_over_https(tmp_path: Path) -> None:
     """Create, claim and result work, and a metric has the certificate's end."""
     async with serving(tmp_path) as served:
@@ -86,7 +78,7 @@ async def test_a_task_goes_its_way_over_https(tmp_path: Path) -> None:
         done = await served.node.post(
             f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}}
         )
-        left = await metric(served.node, 'codeq_tls_certificate_expiry_seconds{use="http"}')
+        left = await served.node.metric('codeq_tls_certificate_expiry_seconds{use="http"}')
 
         assert task_id == claimed["id"]
         assert len(str(claimed["payload"])) > 200_000
@@ -146,7 +138,7 @@ async def test_plain_http_is_refused(tmp_path: Path) -> None:
             said = await asyncio.wait_for(reader.read(), DEADLINE_S)
 
         assert b"HTTP" not in said
-        assert 1 == await metric(served.node, "codeq_http_failed_handshakes_total")
+        assert 1 == await served.node.metric("codeq_http_failed_handshakes_total")
         assert 200 == (await served.node.get("/healthz")).status
 
 
@@ -189,8 +181,8 @@ async def test_a_changed_certificate_is_shown_to_new_connections_alone(tmp_path:
 
         assert renewed.serial == await shown(served.node)
         assert 200 == first.status == second.status
-        assert 59 * 86400 < await metric(
-            served.node, 'codeq_tls_certificate_expiry_seconds{use="http"}'
+        assert 59 * 86400 < await served.node.metric(
+            'codeq_tls_certificate_expiry_seconds{use="http"}'
         )
 
 
@@ -202,7 +194,7 @@ async def test_a_broken_certificate_leaves_the_one_before_in_use(
     stale = 'codeq_tls_certificate_stale{use="http"}'
     async with serving(tmp_path) as served:
         before = await shown(served.node)
-        assert 0 == await metric(served.node, stale)
+        assert 0 == await served.node.metric(stale)
         match broken:
             case "garbage":
                 garbage = tmp_path / "garbage"
@@ -216,7 +208,7 @@ async def test_a_broken_certificate_leaves_the_one_before_in_use(
                 served.key.unlink()
 
         async def is_stale() -> bool:
-            return await metric(served.node, stale) == 1
+            return await served.node.metric(stale) == 1
 
         await eventually(is_stale)
         assert before == await shown(served.node)
@@ -229,7 +221,7 @@ async def test_a_broken_certificate_leaves_the_one_before_in_use(
             return await shown(served.node) == renewed.serial
 
         await eventually(is_shown)
-        assert 0 == await metric(served.node, stale)
+        assert 0 == await served.node.metric(stale)
 
 
 async def test_a_client_that_stalls_in_the_handshake_loses_its_connection(tmp_path: Path) -> None:
@@ -246,7 +238,7 @@ async def test_a_client_that_stalls_in_the_handshake_loses_its_connection(tmp_pa
             with contextlib.suppress(ConnectionError):
                 await asyncio.wait_for(reader.read(), DEADLINE_S)
 
-        assert 2 == await metric(served.node, "codeq_http_failed_handshakes_total")
+        assert 2 == await served.node.metric("codeq_http_failed_handshakes_total")
 
 
 async def test_connections_in_the_handshake_count(tmp_path: Path) -> None:
@@ -269,7 +261,7 @@ async def test_connections_in_the_handshake_count(tmp_path: Path) -> None:
         async def have_failed() -> bool:
             with contextlib.suppress(OSError):
                 name = "codeq_http_failed_handshakes_total"
-                return await metric(served.node, name) >= 1
+                return await served.node.metric(name) >= 1
             return False
 
         await eventually(is_served)

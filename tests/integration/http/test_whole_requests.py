@@ -20,6 +20,7 @@ from codeq_cluster.api.http.strangers import Strangers
 from codeq_cluster.api.http.waits import Waits
 from codeq_cluster.api.http.whole_requests import WholeRoutes
 from codeq_cluster.api.server import HttpServer
+from codeq_cluster.fair_turns import FairTurns
 from codeq_cluster.settings import LimitSettings, ProxySettings
 from codeq_cluster.telemetry import Metrics
 from tests.integration.http.client import DEADLINE_S, Client, read_answer
@@ -355,7 +356,7 @@ async def _serving(
     app = web.Application()
     callers = Callers(ProxySettings())
     app[ACCESS_LOG] = AccessLog("never", callers)
-    app[WAITS] = Waits(LimitSettings())
+    app[WAITS] = Waits(LimitSettings(), FairTurns(64, name="the room"))
     app[STRANGERS] = Strangers(limits or LimitSettings(), callers)
     whole = app[WHOLE_ROUTES] = WholeRoutes[Answering]("/tasks", body_bytes_max=2**20)
     whole.add("/tasks", served.answer)

@@ -22,6 +22,7 @@ from codeq_cluster.api.http.strangers import Strangers
 from codeq_cluster.api.http.waits import Waits
 from codeq_cluster.api.http.whole_requests import Whole, WholeRoutes
 from codeq_cluster.api.server import HttpServer
+from codeq_cluster.fair_turns import FairTurns
 from codeq_cluster.settings import LimitSettings, ProxySettings
 from codeq_cluster.telemetry import Metrics
 
@@ -137,7 +138,7 @@ class Connections:
         app = web.Application()
         callers = Callers(ProxySettings())
         app[ACCESS_LOG] = AccessLog("never", callers)
-        app[WAITS] = Waits(self._limits)
+        app[WAITS] = Waits(self._limits, FairTurns(64, name="the room"))
         app[STRANGERS] = Strangers(self._limits, callers)
         for path in (FIXED, OF_A_TASK):
             answering = self._answering(path)

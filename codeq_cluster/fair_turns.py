@@ -1,0 +1,232 @@
+"""Fair turns: work in progress on one event loop is bounded, and holders take turns to begin more.
+
+An event loop has no shares of its own: whoever has more requests in progress gets more of it. So
+work begins only while there is room for it. Where work waits for room, its holders take turns,
+however much of it each has. A holder that is alone may have all the room; beside others it has at
+most half, so there is always room for one more.
+
+The room is about the loop's time, as the seats of Kubernetes' API priority and fairness are about a
+server's. While the loop is punctual, work that takes long waits for something else, such as a
+leader that is being elected, and its room is given on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from msgspec import Struct
+
+from codeq_cluster.errors import Overloaded
+
+Task = asyncio.Task[Any]
+
+# Others count for this long after they last began something.
+_OTHERS_S = 1.0
+# While work waits, this often is looked for room that can be given on.
+_LOOK_S = 0.02
+# A look that comes no later than this finds the loop punctual.
+_PUNCTUAL_S = 0.005
+# Room is given on after so long for each of its units if the loop is punctual, and after the longer
+# time in any case.
+_GIVEN_ON_S = 0.1
+_GIVEN_ON_S_MAX = 2.0
+# Work of so many units or more keeps others waiting in pieces that cannot be interrupted. Beside
+# others its holder rests so many times as long as it took before it begins the next.
+_HEAVY = 8
+_RESTS = 4
+_REST_S_MAX = 2.0
+
+
+@dataclass(slots=True)
+class _Waiter:
+    """Work that waits for its turn."""
+
+    task: Task
+    units: int
+    begun: asyncio.Future[None]
+
+
+class _Work(Struct, gc=False):
+    """Work in progress.
+
+    Attributes:
+        since_s: When it began, or was looked at if it is not heavy; 0 before.
+    """
+
+    holder: str
+    units: int
+    since_s: float = 0.0
+
+
+class FairTurns:
+    """The room for work on one loop; belongs to that loop.
+
+    Args:
+        units: In progress at once. Work begins while any unit is free, so the last one may take
+            more than there are.
+        name: The room's name in refusals, as in "the room for requests".
+        now_s: Monotonic seconds.
+
+    Attributes:
+        free: Units; below zero when the last work took more than were free.
+        waiting: Work that waits for its turn.
+    """
+
+    def __init__(self, units: int, *, name: str, now_s: Callable[[], float] = monotonic) -> None:
+        assert units >= 1
+        self._units = self.free = units
+        self.waiting = 0
+        self._name = name
+        self._now_s = now_s
+        self._share = max(1, units // 2)
+        self._work: dict[Task, _Work] = {}
+        self._taken: dict[str, int] = {}
+        self._queues: dict[str, deque[_Waiter]] = {}  # In the order of their turns.
+        self._last = ""
+        self._others_until_s = 0.0
+        self._look: asyncio.TimerHandle | None = None
+
+    @property
+    def in_progress(self) -> int:
+        """Return the units that are taken."""
+        return self._units - self.free
+
+    def begin(self, task: Task, holder: str, units: int) -> bool:
+        """Begin work at once; return False if it must wait for its turn.
+
+        Args:
+            task: Ends the work with `end`; has none in progress.
+            holder: Whose work it is.
+            units: What it takes, at least 1; beyond half of the room it takes that half.
+        """
+        if holder != self._last:
+            if self._last:
+                self._others_until_s = self._now_s() + _OTHERS_S
+            self._last = holder
+        taken = self._taken
+        own = taken.get(holder, 0)
+        if self._queues or self.free <= 0 or units >= _HEAVY or own + units > self._share:
+            return not self._queues and self._begin(task, holder, units)
+        # As `_begin` does, without a call.
+        self.free -= units
+        taken[holder] = own + units
+        self._work[task] = _Work(holder, units)
+        return True
+
+    def add(self, task: Task, units: int) -> None:
+        """Note that work which has just begun takes more, up to half of the room."""
+        work = self._work.get(task)
+        if work is None:
+            return
+        units = min(units, self._share - work.units)
+        work.units += units
+        work.since_s = self._now_s()
+        self._taken[work.holder] += units
+        self.free -= units
+
+    async def turn(self, task: Task, holder: str, units: int, *, within_s: float) -> float:
+        """Wait until the work may begin, after `begin` has refused; return how long that took.
+
+        Raises:
+            Overloaded: Its turn did not come in time.
+        """
+        loop = asyncio.get_running_loop()
+        waiter, since_s = _Waiter(task, units, loop.create_future()), self._now_s()
+        self._queues.setdefault(holder, deque()).append(waiter)
+        self.waiting += 1
+        if self._look is None:
+            self._look_later(loop)
+        # Those who wait longer may have their share, and this one not.
+        self._go_on()
+        try:
+            async with asyncio.timeout(within_s):
+                await waiter.begun
+        except TimeoutError as late:
+            raise Overloaded(self._name) from late
+        finally:
+            self.waiting -= 1
+        return self._now_s() - since_s
+
+    def end(self, task: Task) -> None:
+        """Give a task's room back, if it has any; work that waits may begin."""
+        work = self._work.pop(task, None)
+        if work is None:
+            return
+        holder, units, taken = work.holder, work.units, self._taken
+        self.free += units
+        if units >= _HEAVY:
+            self._give_back_rested(work)
+        elif taken[holder] > units:
+            taken[holder] -= units
+        else:
+            del taken[holder]
+        if self._queues:
+            self._go_on()
+
+    def _give_back_rested(self, work: _Work) -> None:
+        now_s = self._now_s()
+        if now_s <= self._others_until_s:
+            rest_s = min(_RESTS * (now_s - work.since_s), _REST_S_MAX)
+            asyncio.get_running_loop().call_later(rest_s, self._give_back, work)
+        else:
+            self._give_back(work)
+
+    def _give_back(self, work: _Work) -> None:
+        self._taken[work.holder] -= work.units
+        if not self._taken[work.holder]:
+            del self._taken[work.holder]
+        if self._queues:
+            self._go_on()
+
+    def _begin(self, task: Task, holder: str, units: int) -> bool:
+        own, share = self._taken.get(holder, 0), self._share
+        units = min(units, share)
+        crowds = own and own + units > share and self._now_s() <= self._others_until_s
+        if self.free <= 0 or crowds:
+            return False
+        self.free -= units
+        self._taken[holder] = own + units
+        self._work[task] = _Work(holder, units, self._now_s() if units >= _HEAVY else 0.0)
+        return True
+
+    def _go_on(self) -> None:
+        """Let work begin, one of each holder in turn, while there is room."""
+        queues, refused = self._queues, 0
+        while self.free > 0 and refused < len(queues):
+            holder, queue = next(iter(queues.items()))
+            del queues[holder]
+            while queue and queue[0].begun.done():
+                queue.popleft()  # It has given up.
+            if not queue:
+                continue
+            if self._begin(queue[0].task, holder, queue[0].units):
+                queue.popleft().begun.set_result(None)
+                refused = 0
+            else:
+                refused += 1
+            if queue:
+                queues[holder] = queue
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        due_s = self._now_s() + _LOOK_S
+        self._look = loop.call_later(_LOOK_S, self._look_for_room, loop, due_s)
+
+    def _look_for_room(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:
+        """Give room on that is not about the loop's time; look again while work waits."""
+        now_s = self._now_s()
+        punctual = now_s - due_s <= _PUNCTUAL_S
+        for task, work in list(self._work.items()):
+            work.since_s = work.since_s or now_s
+            own_s = _GIVEN_ON_S * work.units if punctual else _GIVEN_ON_S_MAX
+            if now_s - work.since_s > min(own_s, _GIVEN_ON_S_MAX):
+                self.end(task)
+        self._look = None
+        if self._queues:
+            self._go_on()
+        if self._queues:
+            self._look_later(loop)

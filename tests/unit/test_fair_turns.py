@@ -1,0 +1,272 @@
+"""Work of many holders begins in turns, and nobody keeps others out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeq_cluster.errors import Overloaded
+from codeq_cluster.fair_turns import FairTurns
+
+WITHIN_S = 30.0
+
+
+@dataclass
+class Bench:
+    """Turns whose clock is moved, and work that ends when it is told to.
+
+    Attributes:
+        step_s: The clock goes on by this much whenever it is looked at.
+        begun: Holders, in the order in which their work began.
+    """
+
+    units: int
+    now_s: float = 100.0
+    step_s: float = 0.0
+    begun: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.turns = FairTurns(self.units, name="the room", now_s=self._now)
+        self.has_begun: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._ends: dict[str, list[asyncio.Event]] = {}
+        self.work: list[asyncio.Task[None]] = []
+
+    def _now(self) -> float:
+        self.now_s += self.step_s
+        return self.now_s
+
+    async def start(self, holder: str, units: int = 1) -> asyncio.Task[None]:
+        """Start work, and let it come as far as it can."""
+        end = asyncio.Event()
+
+        async def work() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            try:
+                if not self.turns.begin(task, holder, units):
+                    await self.turns.turn(task, holder, units, within_s=WITHIN_S)
+                self.begun.append(holder)
+                self.has_begun[holder].set()
+                self._ends.setdefault(holder, []).append(end)
+                await end.wait()
+            finally:
+                self.turns.end(task)
+
+        self.work.append(asyncio.create_task(work()))
+        await settled()
+        return self.work[-1]
+
+    async def end(self, holder: str) -> None:
+        """End the oldest work of a holder."""
+        self._ends[holder].pop(0).set()
+        await settled()
+
+    async def end_all(self) -> None:
+        """End everything, also what begins meanwhile."""
+        while not all(each.done() for each in self.work):
+            for ends in self._ends.values():
+                while ends:
+                    ends.pop().set()
+            await settled()
+
+
+async def settled() -> None:
+    """Let everything that is ready run, and what that makes ready."""
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_a_holder_that_is_alone_has_all_the_room() -> None:
+    """Nobody else needs it; more work waits."""
+    bench = Bench(4)
+    for _ in range(6):
+        await bench.start("a")
+
+    assert (["a"] * 4, 2) == (bench.begun, bench.turns.waiting)
+
+    await bench.end_all()
+
+    assert (["a"] * 6, 0, 4) == (bench.begun, bench.turns.waiting, bench.turns.free)
+
+
+async def test_beside_others_a_holder_has_half() -> None:
+    """Whoever comes next finds room at once."""
+    bench = Bench(4)
+    await bench.start("b")
+    await bench.end("b")
+    for _ in range(4):
+        await bench.start("a")
+    await bench.start("b")
+
+    assert ["b", "a", "a", "b"] == bench.begun
+
+    bench.now_s += 2.0
+    await bench.end("b")
+
+    assert ["b", "a", "a", "b", "a", "a"] == bench.begun
+    await bench.end_all()
+
+
+async def test_holders_take_turns_however_much_they_have() -> None:
+    """A holder with one request waits for one end, not for all that came before."""
+    bench = Bench(2)
+    for _ in range(20):
+        await bench.start("a")
+    await bench.start("b")
+    await bench.start("c")
+    await bench.end("a")
+    await bench.end("a")
+
+    assert ["a", "a"] == bench.begun[:2]
+    assert {"b", "c"} == set(bench.begun[2:4])
+    await bench.end_all()
+
+
+async def test_large_work_is_not_passed_by_small_work() -> None:
+    """It begins as soon as a unit is free, and what it took beyond is missing until it ends."""
+    bench = Bench(4)
+    for _ in range(4):
+        await bench.start("a")
+    await bench.start("b", 100)
+    await bench.start("a")
+    await bench.end("a")
+
+    assert ["a"] * 4 + ["b"] == bench.begun
+    assert -1 == bench.turns.free
+    await bench.end_all()
+    assert 4 == bench.turns.free
+
+
+async def test_what_work_turns_out_to_take_is_counted_until_it_ends() -> None:
+    """A batch is known by its items, once it is decoded; it takes half of the room at most."""
+    bench = Bench(6)
+    first = await bench.start("a")
+    bench.turns.add(first, 1)
+    assert 4 == bench.turns.free
+
+    bench.turns.add(first, 5)
+    assert 3 == bench.turns.free
+
+    await bench.end("a")
+    bench.turns.add(first, 5)
+    assert 6 == bench.turns.free
+
+
+async def test_beside_others_a_holder_rests_after_heavy_work() -> None:
+    """Its pieces are long; others have the loop meanwhile, and all of the room."""
+    bench = Bench(64)
+    await bench.start("b")
+    await bench.start("a", 100)
+    bench.now_s += 0.01
+    await bench.end("a")
+    await bench.start("a", 100)
+    await bench.start("b")
+
+    assert (["b", "a", "b"], 62) == (bench.begun, bench.turns.free)
+
+    bench.has_begun["a"].clear()
+    async with asyncio.timeout(WITHIN_S):
+        await bench.has_begun["a"].wait()
+    await bench.end_all()
+
+
+async def test_a_holder_that_is_alone_does_not_rest() -> None:
+    """Nobody has anything of it."""
+    bench = Bench(64)
+    for _ in range(2):
+        await bench.start("a", 100)
+        bench.now_s += 0.01
+        await bench.end("a")
+
+    assert ["a", "a"] == bench.begun
+
+
+@pytest.mark.parametrize("granted", [False, True])
+async def test_work_that_is_given_up_leaves_no_room_taken(granted: bool) -> None:
+    """A client may go while its request waits, or in the moment in which its turn comes."""
+    bench = Bench(1)
+    await bench.start("a")
+    gone = await bench.start("b")
+    await bench.start("c")
+    if granted:
+        bench.turns.end(bench.work[0])
+    gone.cancel()
+    await settled()
+    await bench.end("a")
+
+    assert ["a", "c"] == bench.begun
+    await bench.end_all()
+    assert (1, 0) == (bench.turns.free, bench.turns.waiting)
+
+
+async def test_a_turn_that_does_not_come_in_time_is_refused() -> None:
+    """Nothing waits without end."""
+    turns = FairTurns(1, name="the room")
+    task, late = (asyncio.ensure_future(settled()) for _ in range(2))
+    assert turns.begin(task, "a", 1)
+    assert not turns.begin(late, "b", 1)
+
+    with pytest.raises(Overloaded, match="the room"):
+        await turns.turn(late, "b", 1, within_s=0.01)
+
+    turns.end(task)
+    assert (1, 0) == (turns.free, turns.waiting)
+    await asyncio.gather(task, late)
+
+
+async def test_room_of_work_that_waits_for_something_else_is_given_on() -> None:
+    """The loop is punctual, so whoever has room for long does not use the loop."""
+    turns = FairTurns(1, name="the room")
+    stuck, task = (asyncio.ensure_future(asyncio.Event().wait()) for _ in range(2))
+    assert turns.begin(stuck, "a", 1)
+    assert not turns.begin(task, "b", 1)
+
+    await turns.turn(task, "b", 1, within_s=WITHIN_S)
+    turns.end(stuck)
+    assert 0 == turns.free
+
+    turns.end(task)
+    assert 1 == turns.free
+    for each in (stuck, task):
+        each.cancel()
+
+
+async def test_room_is_kept_while_the_loop_is_late() -> None:
+    """The more is in progress on a busy loop, the later everything is."""
+    bench = Bench(1)
+    await bench.start("a")
+    begun_s, bench.step_s = bench.now_s, 0.5
+    await bench.start("b")
+    async with asyncio.timeout(WITHIN_S):
+        await bench.has_begun["b"].wait()
+
+    assert 2.0 < bench.now_s - begun_s
+    await bench.end_all()
+
+
+Work = tuple[str, int]
+
+
+@given(
+    units=st.integers(1, 8),
+    works=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), max_size=30),
+)
+def test_all_work_is_done_and_the_room_is_never_overfilled(units: int, works: list[Work]) -> None:
+    """Everything that waits gets its turn, each holder's in its order."""
+
+    async def run() -> None:
+        bench = Bench(units)
+        for holder, each in works:
+            await bench.start(holder, each)
+            assert 1 - max(1, units // 2) <= bench.turns.free <= units
+        await bench.end_all()
+
+        assert Counter(holder for holder, _ in works) == Counter(bench.begun)
+        assert (units, 0) == (bench.turns.free, bench.turns.waiting)
+
+    asyncio.run(run())
