@@ -23,6 +23,10 @@ from msgspec import Struct
 
 from codeq_cluster.errors import Overloaded
 
+# Holders whose names begin so take turns like all others, but are nobody's neighbours: nobody has
+# less of the room, or rests, because of them.
+GUEST = "@"
+
 Task = asyncio.Task[Any]
 
 # Others count for this long after they last began something.
@@ -36,9 +40,9 @@ _PUNCTUAL_S = 0.005
 _GIVEN_ON_S = 0.1
 _GIVEN_ON_S_MAX = 2.0
 # Work of so many units or more keeps others waiting in pieces that cannot be interrupted. Beside
-# others its holder rests so many times as long as it took before it begins the next.
+# others its holder rests for so many times as long as it took; for more if it took half the room.
 _HEAVY = 8
-_RESTS = 4
+_RESTS, _RESTS_OF_HALF = 1, 4
 _REST_S_MAX = 2.0
 
 
@@ -104,7 +108,7 @@ class FairTurns:
             holder: Whose work it is.
             units: What it takes, at least 1; beyond half of the room it takes that half.
         """
-        if holder != self._last:
+        if holder != self._last and not holder.startswith(GUEST):
             if self._last:
                 self._others_until_s = self._now_s() + _OTHERS_S
             self._last = holder
@@ -171,7 +175,8 @@ class FairTurns:
     def _give_back_rested(self, work: _Work) -> None:
         now_s = self._now_s()
         if now_s <= self._others_until_s:
-            rest_s = min(_RESTS * (now_s - work.since_s), _REST_S_MAX)
+            times = _RESTS if work.units < self._share else _RESTS_OF_HALF
+            rest_s = min(times * (now_s - work.since_s), _REST_S_MAX)
             asyncio.get_running_loop().call_later(rest_s, self._give_back, work)
         else:
             self._give_back(work)

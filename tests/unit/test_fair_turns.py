@@ -175,6 +175,24 @@ async def test_beside_others_a_holder_rests_after_heavy_work() -> None:
     await bench.end_all()
 
 
+async def test_a_guest_is_nobodys_neighbour() -> None:
+    """Probes and scrapes come at all times; they take turns, and cost a lone tenant nothing."""
+    bench = Bench(4)
+    for _ in range(2):
+        await bench.start("a")
+    await bench.start("@10.0.0.1")
+    await bench.end("@10.0.0.1")
+    for _ in range(3):
+        await bench.start("a")
+    await bench.start("@10.0.0.1")
+    await bench.end("a")
+
+    assert ["a", "a", "@10.0.0.1", "a", "a", "a"] == bench.begun
+    await bench.end("a")
+    assert "@10.0.0.1" == bench.begun[-1]
+    await bench.end_all()
+
+
 async def test_a_holder_that_is_alone_does_not_rest() -> None:
     """Nobody has anything of it."""
     bench = Bench(64)

@@ -36,7 +36,7 @@ from codeq_cluster.api.http.whole_requests import Whole
 from codeq_cluster.auth import Access, AccessRefused, Authenticator, Identity
 from codeq_cluster.auth.jwks import KeysUnavailable
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.fair_turns import FairTurns
+from codeq_cluster.fair_turns import GUEST, FairTurns
 from codeq_cluster.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
     # Who sent a whole request, if the caller was admitted before and no other rule is left.
     known = partial(services.authenticator.known, access=access, scope=route.scope)
     recognised = _nobody if services.settings.allowed_hosts else known
-    in_turn = route.handler if access is Access.OPEN else _in_turn(route, services.shares.turns)
+    in_turn = _in_turn(route, services)
     handler = _with_body(route, services, in_turn) if unreadable else in_turn
     observe = services.telemetry.metrics.http.observe
     access_log = services.telemetry.access_log
@@ -262,17 +262,21 @@ def _by_token(route: Route, authenticator: Authenticator, strangers: Strangers) 
     return admit
 
 
-def _in_turn(route: Route, turns: FairTurns) -> Handler:
-    """Return the route's handler, which begins when it is the tenant's turn.
+def _in_turn(route: Route, services: Services) -> Handler:
+    """Return the route's handler, which begins when it is the caller's turn.
 
-    Operators have turns of their own: they are needed most when their own tenant floods a node.
+    It is the tenant's. Operators have turns of their own: they are needed most when their own
+    tenant floods a node. Callers that need no token have those of their address.
     """
     handler, current_task = route.handler, asyncio.current_task
-    operates = route.access is Access.OPERATOR
+    turns, caller_of = services.shares.turns, services.shares.strangers.caller
+    operates, is_open = route.access is Access.OPERATOR, route.access is Access.OPEN
 
     async def handle(call: Call) -> web.StreamResponse | HttpAnswer[Any]:
-        task, holder = current_task(), "" if operates else call.identity.tenant
+        task, holder = current_task(), call.identity.tenant
         assert task is not None
+        if operates or is_open:
+            holder = f"{GUEST}{caller_of(call.request) if is_open else 'operators'}"
         try:
             if not turns.begin(task, holder, 1 + len(call.text) // _UNIT_BYTES):
                 await _wait_for_turn(turns, task, call, holder)
