@@ -3,8 +3,9 @@
 import { h } from "./dom.js";
 import { count, rate, short, span } from "./format.js";
 
-export function head(title, { trail, actions } = {}) {
-  return h("div.head", {}, trail && h("span.trail", {}, h("a", { href: trail.href }, trail.text), " /"), h("h1", {}, title), actions && h("div.actions", {}, actions));
+// beside: a node after the title; tools: a node in place of actions. Both may change later.
+export function head(title, { trail, beside, actions, tools } = {}) {
+  return h("div.head", {}, trail && h("span.trail", {}, h("a", { href: trail.href }, trail.text), " /"), h("h1", {}, title), beside, tools || (actions && h("div.actions", {}, actions)));
 }
 
 export function card(title, body, { aside, flush, label } = {}) {

@@ -115,12 +115,10 @@ export function open({ follow }) {
     view = data;
     draw();
   });
-  const top = head("Cluster", { actions: [] });
-  top.querySelector(".actions").replaceWith(actions);
   return {
     title: "Cluster",
     close: kept.close,
-    node: h("div", {}, top, h("div.stack", {}, figures,
+    node: h("div", {}, head("Cluster", { tools: actions }), h("div.stack", {}, figures,
       card("Nodes", nodes.node, { flush: true }),
       card("Shards", shards.node, { flush: true, aside: h("span.dim.small", {}, "a replica's number is how many entries it lacks") }),
       kept.node,

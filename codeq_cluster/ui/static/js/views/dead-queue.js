@@ -131,9 +131,6 @@ export function openQueue({ query, follow }, name) {
     drawTools();
     if (grown && !selection.size) countKinds();
   });
-  const top = head(queue, { trail: { text: "Dead letters", href: href("dead-letters") }, actions: [] });
-  top.querySelector("h1").after(title);
-  top.querySelector(".actions").replaceWith(all);
   choose(kind);
   countKinds();
   return {
@@ -142,7 +139,7 @@ export function openQueue({ query, follow }, name) {
       list.stop();
       if (counting) counting.abort();
     },
-    node: h("div", {}, top, h("div.stack", {},
+    node: h("div", {}, head(queue, { trail: { text: "Dead letters", href: href("dead-letters") }, beside: title, tools: all }), h("div.stack", {},
       card("By kind of error", kinds.node, { flush: true, aside: counted }),
       h("div", {}, chosenKind, card("Dead letters", rows.node, { flush: true, aside: tools }), list.node))),
   };

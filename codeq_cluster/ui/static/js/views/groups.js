@@ -114,9 +114,6 @@ function openGroup({ follow }, id) {
   unknown();
   onDoubt(unknown);
   const feed = follow("group", { id }, take);
-  const top = head(id, { trail: { text: "Groups", href: href("groups") }, actions: [] });
-  top.querySelector("h1").after(state);
-  top.querySelector(".actions").replaceWith(actions);
   const box = h("div.stack", {}, figures, card("Progress", progress), card("Group", facts));
-  return { title: "Group " + id, node: h("div", {}, top, box) };
+  return { title: "Group " + id, node: h("div", {}, head(id, { trail: { text: "Groups", href: href("groups") }, beside: state, tools: actions }), box) };
 }

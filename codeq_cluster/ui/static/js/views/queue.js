@@ -148,12 +148,9 @@ export function openQueue({ query, follow }, name) {
       draw();
     }
   });
-  const top = head(queue, { trail: { text: "Queues", href: href("queues") }, actions: [] });
-  top.querySelector("h1").after(state);
-  top.querySelector(".actions").replaceWith(actions);
   return {
     title: queue,
     close: keys.stop,
-    node: h("div", {}, top, h("div.stack", {}, figures, drawn.node, keys.node, h("div.columns", {}, card("Policy", policy), card("Workers", workers.node, { flush: true })))),
+    node: h("div", {}, head(queue, { trail: { text: "Queues", href: href("queues") }, beside: state, tools: actions }), h("div.stack", {}, figures, drawn.node, keys.node, h("div.columns", {}, card("Policy", policy), card("Workers", workers.node, { flush: true })))),
   };
 }

@@ -261,14 +261,11 @@ export function openSchedule({ follow }, id) {
   unknown();
   onDoubt(unknown);
   const feed = follow("schedule", { id }, take);
-  const top = head(id, { trail: { text: "Schedules", href: href("schedules") }, actions: [] });
-  top.querySelector("h1").after(state);
-  top.querySelector(".actions").replaceWith(actions);
   const box = h("div.stack", {}, figures, card("Two weeks", weeks),
     h("div.columns", {},
       h("div.stack", {}, card("Last runs", runs.node, { flush: true }), card("Next instants", coming.node, { flush: true, aside: unless })),
       h("div.stack", {}, card("Schedule", facts), card("Task of each run", template), payload)));
-  return { title: "Schedule " + id, node: h("div", {}, top, box) };
+  return { title: "Schedule " + id, node: h("div", {}, head(id, { trail: { text: "Schedules", href: href("schedules") }, beside: state, tools: actions }), box) };
 }
 
 function overlapChoice(values, chosen = "") {

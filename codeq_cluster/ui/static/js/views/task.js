@@ -202,9 +202,7 @@ export function openTask({ follow }, id) {
   unknown();
   onDoubt(unknown);
   const feed = follow("task", { id }, take);
-  const top = head(h("span.mono", {}, id), { trail: { text: "Tasks", href: href("tasks") }, actions: [] });
-  top.querySelector("h1").after(state);
-  top.querySelector(".actions").replaceWith(actions);
+  const top = head(h("span.mono", {}, id), { trail: { text: "Tasks", href: href("tasks") }, beside: state, tools: actions });
   const box = h("div.stack", {}, reason, graph,
     h("div.columns", {},
       h("div.stack", {}, card("Task", facts), card("Time line", attempts, { flush: true }), log),

@@ -79,9 +79,7 @@ export function openTopic({ follow }, name) {
     topic = data.topic;
     draw();
   });
-  const top = head(queue, { trail: { text: "Topics", href: href("topics") }, actions: [] });
-  top.querySelector(".actions").replaceWith(actions);
-  return { title: "Policy of " + queue, node: h("div", {}, top, card("Policy", [note, facts])) };
+  return { title: "Policy of " + queue, node: h("div", {}, head(queue, { trail: { text: "Topics", href: href("topics") }, tools: actions }), card("Policy", [note, facts])) };
 }
 
 // What a topic says of all tasks of its queue together.
