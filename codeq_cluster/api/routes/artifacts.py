@@ -216,7 +216,7 @@ async def _named(call: Call) -> tuple[ArtifactStore, str, str]:
     if not is_name(asked[1]):
         raise INVALID_NAME
     found = await call.services.broker.result(
-        call.identity.tenant, task_id, wait_s=0, stale=call.stale(), timeout_s=call.timeout_s
+        call.identity.tenant, task_id, stale=call.stale(), timeout_s=call.timeout_s
     )
     store = call.services.artifacts
     if store is None or found is None or found[1] is None:

@@ -270,11 +270,7 @@ async def dead_letter(call: Call) -> HttpAnswer[TaskAndResult]:
     """Return one dead letter of a queue, and the result it died with."""
     queue = call.command().lower()
     answer = await call.services.broker.result(
-        call.identity.tenant,
-        call.task_id(not_found=TASK_NOT_FOUND),
-        wait_s=0,
-        stale=False,
-        timeout_s=call.timeout_s,
+        call.identity.tenant, call.task_id(not_found=TASK_NOT_FOUND), timeout_s=call.timeout_s
     )
     if answer is None or not _died_in(answer[0], queue):
         raise TASK_NOT_FOUND

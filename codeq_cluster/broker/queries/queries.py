@@ -38,8 +38,8 @@ class Queries:
         tenant: str,
         task_id: str,
         *,
-        wait_s: float,
-        stale: bool,
+        wait_s: float = 0,
+        stale: bool = False,
         timeout_s: float,
         place: Place = nullcontext,
     ) -> tuple[FoundTask, Result | None] | None:

@@ -116,11 +116,7 @@ async def _whole_id(call: Call, prefix: str) -> str:
 async def content(call: Call) -> HttpAnswer[TaskContent]:
     """Return a task's payload and result."""
     answer = await call.services.broker.result(
-        call.identity.tenant,
-        call.task_id(not_found=TASK_NOT_FOUND),
-        wait_s=0,
-        stale=False,
-        timeout_s=call.timeout_s,
+        call.identity.tenant, call.task_id(not_found=TASK_NOT_FOUND), timeout_s=call.timeout_s
     )
     if answer is None:
         raise TASK_NOT_FOUND
