@@ -26,8 +26,8 @@ def found(view: View, operation: _OfHolder | _OfAnyone) -> Task | None:
 
 def held(view: View, operation: _OfHolder) -> Task | Rejected:
     """Return the task if the worker holds it, else why it may not act on it."""
-    task = found(view, operation)
-    if task is None:
+    task = view.task(operation.id)
+    if task is None or task.tenant != operation.tenant:
         return Rejected(Rejection.NOT_FOUND)
     refusal = refusal_of(task, operation)
     return task if refusal is None else Rejected(refusal)

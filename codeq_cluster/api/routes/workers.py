@@ -282,10 +282,11 @@ async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
     outcome = await call.services.broker.heartbeat(
         call.identity.tenant, call.identity.subject, held, timeout_s=call.timeout_s
     )
-    extended = accepted(outcome)
-    answer = ExtendedLease(True, rfc3339(extended.lease_until_ms))
-    if extended.cancelling is not None:
-        answer.cancel = cancel_view(extended.cancelling)
+    if isinstance(outcome, Rejected):
+        raise from_rejection(outcome)
+    answer = ExtendedLease(True, rfc3339(outcome.lease_until_ms))
+    if outcome.cancelling is not None:
+        answer.cancel = cancel_view(outcome.cancelling)
     return reply(answer)
 
 
