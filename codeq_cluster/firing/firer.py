@@ -186,6 +186,10 @@ class ScheduleFirer:
                     due = await asyncio.to_thread(_decided, found, self._wall_ms())
                     if not await self._carry_out(due):
                         await asyncio.sleep(PAUSE_S)
+        except (asyncio.CancelledError, GeneratorExit):
+            # The node ends: what began now would never run.
+            self._stopped = True
+            raise
         finally:
             self._passing = False
             self._look()

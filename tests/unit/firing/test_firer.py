@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -341,6 +342,20 @@ async def test_a_firer_that_was_stopped_begins_nothing(stage: Stage) -> None:
 
     assert [] == before
     assert 1 == len(stage.fired)
+
+
+async def test_a_pass_that_the_nodes_end_cuts_off_begins_no_other(stage: Stage) -> None:
+    """It would never run, or outlive the node."""
+    for number in range(FIRED_OF_TENANT + 1):
+        await stage.put(f"cut-off-{number}")
+    before = asyncio.all_tasks()
+    stage.to_minute(0)
+    await asyncio.sleep(0)  # The pass begins, and waits for its calendar.
+    cut_off = asyncio.all_tasks() - before
+    await stage.background.stop()
+
+    assert 1 == len(cut_off)
+    assert set() == asyncio.all_tasks() - before
 
 
 # Tenants.
