@@ -11,7 +11,7 @@ from codeq_cluster.core.items import KIND_OF
 
 _PENDING = b"/pending/"
 _ITEM_CODE = b"it"
-_KIND_AT = ITEM_PREFIX.count(b"/")
+_KIND_AT = len(ITEM_PREFIX)
 # The kinds of items that nodes keep in memory. Nobody follows the others, of which one entry may
 # have thousands: edges of graphs, members of groups, lines of logs.
 _KEPT = frozenset(
@@ -19,6 +19,9 @@ _KEPT = frozenset(
     for each, kind in KIND_OF.items()
     if each.is_known_everywhere or each.is_in_memory
 )
+# Most items are of other kinds, which their first letters tell without a call.
+_LETTERS_AT = slice(_KIND_AT, _KIND_AT + 2)
+_KEPT_LETTERS = frozenset(kind[:2] for kind in _KEPT)
 # Nobody follows the other rows of a task than its result and its counters.
 _FOLLOWED = {code: FAMILIES[code][1] for code in (b"re", b"st", b"it", b"ou", b"sc", b"fo")}
 # Families whose rows hold an instant or an order, or keep one aside; see `scheduled`.
@@ -34,9 +37,12 @@ def followed_in(
     for key in rows:
         code = key[CODE]
         family = _FOLLOWED.get(code)
-        if family is not None and (code != _ITEM_CODE or _is_kept(key)):
-            found[key] = rows[key]
-            families.add(family)
+        if family is None:
+            continue
+        if code == _ITEM_CODE and (key[_LETTERS_AT] not in _KEPT_LETTERS or not _is_kept(key)):
+            continue
+        found[key] = rows[key]
+        families.add(family)
     return found, families
 
 
@@ -58,14 +64,15 @@ def scheduled(rows: Mapping[bytes, bytes | None]) -> list[tuple[Family | tuple[s
         known = _SCHEDULED.get(code)
         if known is None or not key.startswith(known[0]):
             continue
-        if code != _ITEM_CODE or _is_kept(key):
-            found.append((known[1], key))
+        if code == _ITEM_CODE and (key[_LETTERS_AT] not in _KEPT_LETTERS or not _is_kept(key)):
+            continue
+        found.append((known[1], key))
     return found
 
 
 def _is_kept(key: bytes) -> bool:
     """Return whether nodes keep items of this kind in memory."""
-    return key.split(b"/", _KIND_AT + 1)[_KIND_AT] in _KEPT
+    return key[_KIND_AT : key.index(b"/", _KIND_AT)] in _KEPT
 
 
 @lru_cache(QUEUES_CACHED)

@@ -10,7 +10,7 @@
     codeq/q/<queue>/<tenant>/failed/<~ended be8>/<id>            FAILED, the newest first
     codeq/q/<queue>/<tenant>/dlq/<~ended be8>/<id>               DEAD, the newest first
     codeq/q/<queue>/<tenant>/held/<lane>/<rank>/<id>             HELD, in the order of its lane
-    codeq/slot/<queue>/<tenant>/<lane>/<rank>/<id>               a place of its key that is taken
+    codeq/slot/<queue>/<tenant>/<lane>/<rank>/<id>               READY, or backs off in its place
     codeq/lease/<until be8>/<id>                                 LEASED, in the order leases end
     codeq/ttl/<due be8>/<id>                                     every other timer, in order of time
     codeq/by-tag/<tenant>/<tag>/<~created be8>/<id>              tasks with a tag, the newest first
@@ -391,11 +391,12 @@ def index_keys(of: Task) -> tuple[bytes, ...]:
     These depend on the task alone, so a task is in exactly one place. Its record, payload, result,
     idempotency row and counters are not indexes.
     """
-    keys = _place_keys(of)
-    if of.more is None:
+    keys, more = _place_keys(of), of.more
+    if more is None:
         return keys
-    keys = (*keys, *lane_keys.slot_keys(of))
-    return (*keys, *tag_keys.tag_keys(of)) if of.more.tags else keys
+    if more.key and (slots := lane_keys.slot_keys(of)):
+        keys = (*keys, *slots)
+    return (*keys, *tag_keys.tag_keys(of)) if more.tags else keys
 
 
 def _place_keys(of: Task) -> tuple[bytes, ...]:
@@ -432,12 +433,12 @@ def _place_keys(of: Task) -> tuple[bytes, ...]:
 
 def item_index_keys(of: Item) -> tuple[bytes, ...]:
     """Return the key of every index row of an item: outbox job, place in a list, expiry, line."""
-    keys: list[bytes] = []
+    keys: tuple[bytes, ...] = ()
     for name, key in _INDEXES_OF[type(of)]:
         value = getattr(of, name)
         if value:
-            keys.append(key(of, value))
-    return tuple(keys)
+            keys += (key(of, value),)
+    return keys
 
 
 def _indexed_name(of: Item) -> bytes:

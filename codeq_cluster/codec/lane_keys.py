@@ -1,7 +1,7 @@
 """Lane keys: the rows of tasks that have a key, and of those that wait for other tasks.
 
 The lane is the digest of the key, so that a key may be any text. A rank is nine bytes: 255 - the
-priority, and the place in the order; zeros for a task that a worker holds or that backs off.
+priority, and the place in the order; zeros for a task that keeps its place and is not READY.
 Tasks that wait for others are in a lane of their own, whatever their keys.
 """
 
@@ -40,22 +40,27 @@ def held_lane(key: bytes) -> tuple[bytes, int]:
 
 
 def slot_keys(of: Task) -> tuple[bytes, ...]:
-    """Return the key of the place that a task takes of its key, if it has one and takes one."""
-    key = of.more.key if of.more is not None else ""
-    if not key:
+    """Return the key of the slot of a task, if it has one: the row of a place of its key.
+
+    A task in progress has none, because `explain` alone asks for it and finds it in its queue. One
+    that is not `slotless` is of a time when it had, and keeps it, so that none is left behind.
+    """
+    more = of.more
+    if more is None or not more.key:
         return ()
-    rank = _FIRST
     if of.state is State.READY:
         rank = _rank(of)
-    elif of.state is not State.LEASED and not takes_place(of):
+    elif (more.slotless and of.state is State.LEASED) or not takes_place(of):
         return ()
-    prefix = _slot_prefix(of.tenant, of.command.lower(), lane_name(key))
+    else:
+        rank = _FIRST
+    prefix = _slot_prefix(of.tenant, of.command.lower(), more.key)
     return (b"%b%b/%b" % (prefix, rank, key_parts.part(of.id)),)
 
 
 def slot_range(lane: Lane, *, ready_only: bool) -> tuple[bytes, bytes]:
-    """Return the half-open range of the places that tasks of a lane take."""
-    prefix = _slot_prefix(lane.tenant, lane.queue, lane.name)
+    """Return the half-open range of the slots of a lane; those of READY tasks are the last."""
+    prefix = _slot_prefix(lane.tenant, lane.queue, lane.key)
     return _from(prefix, PRIORITY_MAX) if ready_only else prefix, _end(prefix)
 
 
@@ -64,8 +69,9 @@ def _held_prefix(tenant: str, queue: str, lane: str) -> bytes:
 
 
 @lru_cache(key_parts.PARTS_CACHED)
-def _slot_prefix(tenant: str, queue: str, lane: str) -> bytes:
-    parts = key_parts.part(queue), key_parts.tenant_part(tenant), key_parts.part(lane)
+def _slot_prefix(tenant: str, queue: str, key: str) -> bytes:
+    lane = key_parts.part(lane_name(key))
+    parts = key_parts.part(queue), key_parts.tenant_part(tenant), lane
     return SLOT_PREFIX + b"%b/%b/%b/" % parts
 
 

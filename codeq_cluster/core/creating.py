@@ -257,7 +257,12 @@ def _new_task(
             max_attempts = min(operation.max_attempts, topic.max_attempts) or topic.max_attempts
         handling = of_new_task(handling, topic.handling)
     if operation.key:
-        more = replace(more or More(), key=operation.key, cost=operation.cost)
+        key, cost = operation.key, operation.cost
+        # Most have nothing else, and to make it is quicker than to replace it.
+        if more is None:
+            more = More(key=key, cost=cost, slotless=True)
+        else:
+            more = replace(more, key=key, cost=cost, slotless=True)
     if operation.tags or operation.metadata:
         more = replace(more or More(), tags=operation.tags, metadata=operation.metadata)
     return Task(

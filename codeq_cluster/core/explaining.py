@@ -111,7 +111,10 @@ class Facts(Struct, frozen=True, kw_only=True):
             has.
         limited_until_ms: When its key, or its queue if it is ready, has the tokens for its next
             task; 0 if it waits for none.
-        before: A task that takes a place of its key, or holds its unique key; empty if none does.
+        before: A task that takes a place of its key, or holds its unique key; empty if none does,
+            or none is known.
+        running: Tasks of its key in progress, if none of them is known.
+        looked_at: Tasks in progress of its queue among which none of its key was found.
         throttled_until_ms: When that one lets go of the unique key at the latest; 0 for no bound.
         waits_for: What it depends on and still waits for.
         signal: What it is parked for; empty if it waits for time alone.
@@ -130,6 +133,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     held_until_ms: int = 0
     limited_until_ms: int = 0
     before: str = ""
+    running: int = 0
+    looked_at: int = 0
     throttled_until_ms: int = 0
     waits_for: tuple[Dependency, ...] = ()
     signal: str = ""
@@ -258,6 +263,12 @@ def _held(task: Task, facts: Facts) -> Explanation:
         return Explanation(Reason.RATE_LIMITED, text, facts.limited_until_ms)
     if facts.before:
         return Explanation(Reason.KEY_BUSY, f"task {facts.before} goes before it, by its key {key}")
+    if facts.running:
+        text = (
+            f"tasks of its key {key} in progress: {facts.running}; none of them is among the first "
+            f"{facts.looked_at} in progress of its queue, which were looked at"
+        )
+        return Explanation(Reason.KEY_BUSY, text)
     return Explanation(Reason.KEY_BUSY, f"its key {key} is about to be free")
 
 

@@ -247,20 +247,17 @@ class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
         """Whether there is nothing of the key but spent tokens."""
         return not (self.taken or self.held or self.stopped_by)
 
-    @property
-    def is_count(self) -> bool:
-        """Whether it says no more than how many tasks take places of the key."""
-        return not (
+    def plus(self, *, ready: int, running: int) -> Lane | None:
+        """Return it with so many tasks more; None if it says more than how many take places."""
+        if (
             self.held
             or self.stopped_by
             or self.spent_us
             or self.expires_ms
             or self.held_until_ms
             or self.own
-        )
-
-    def plus(self, *, ready: int, running: int) -> Lane:
-        """Return it with so many tasks more, if it says no more than that."""
+        ):
+            return None
         return Lane(
             tenant=self.tenant,
             id=self.id,

@@ -140,7 +140,13 @@ def without_keys(task: Task) -> Task:
     """Return the task without its keys; then nothing holds it."""
     if task.more is not None and (lane_of(task) or unique_key(task) or task.more.pinned):
         more = replace(
-            task.more, pinned="", key="", keeps_place=False, stops_key=False, unique=None
+            task.more,
+            pinned="",
+            key="",
+            keeps_place=False,
+            stops_key=False,
+            slotless=False,
+            unique=None,
         )
         if task.more.unique is not None and task.more.unique.role is Role.NEXT:
             more = replace(more, waits=False)

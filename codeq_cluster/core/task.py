@@ -110,8 +110,7 @@ class Attempt(Struct, frozen=True, array_like=True, kw_only=True):
 
     Attributes:
         request: Id of the request that ended it; a retry of that request is recognised by it.
-        delay_ms: The wait until the task was to be ready again, so that a retry gets the same
-            answer.
+        delay_ms: Until the task was to be ready again; a retry gets the same answer.
         worker_name: What the claim called its worker.
     """
 
@@ -282,6 +281,7 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
         tags: (name, value), by which lists find it.
         metadata: JSON text for its worker and its webhook; empty for none.
         pinned: What has placed it, as all new tasks of its queue; see `Flow`.
+        slotless: It has no slot of its key while it is leased; see `lane_keys.slot_keys`.
     """
 
     parent_id: IdOrNone = ""
@@ -305,6 +305,7 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
     tags: Tags = ()
     metadata: Metadata = ""
     pinned: ScopeOrNone = ""
+    slotless: bool = False
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):
@@ -331,8 +332,7 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
         dead_queue: The queue that keeps it as a dead letter; empty unless DEAD.
         handling: Its time limit and back-off; None if it says nothing of them.
         worker_name: What the claim that holds the lease called its worker; it decides nothing.
-        more: None for a task by itself, without a key and tags, of which no worker has said
-            anything.
+        more: None for a task that has nothing of it, as most.
     """
 
     id: Id

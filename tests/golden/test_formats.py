@@ -219,6 +219,7 @@ FULL = Task(
         ),
         tags=(("env", "prod"), ("user", "größe/42")),
         metadata='{"page":7}',
+        slotless=True,
     ),
 )
 HELD = Task(
@@ -764,7 +765,7 @@ def _key_lines() -> dict[str, bytes]:
         "body": keyspace.body("", "11111111.1"),
         "held": lane_keys.held(HELD),
         "slot of a ready task": lane_keys.slot_keys(replace(HELD, state=State.READY))[0],
-        "slot of a leased task": lane_keys.slot_keys(FULL)[0],
+        "slot of a leased task": lane_keys.slot_keys(_with_slot(FULL))[0],
         **dict(zip(("tag env", "tag user"), tag_keys(FULL), strict=True)),
         "lease": keyspace.lease(NOW_MS, "11111111"),
         "ttl": keyspace.ttl(NOW_MS, "11111111"),
@@ -773,6 +774,12 @@ def _key_lines() -> dict[str, bytes]:
         "stats": keyspace.stats("render", ""),
         "meta": keyspace.meta("applied"),
     }
+
+
+def _with_slot(task: Task) -> Task:
+    """Return a leased task with a key as leaders left it at first."""
+    assert task.more is not None
+    return replace(task, more=replace(task.more, slotless=False))
 
 
 def _record_lines() -> dict[str, bytes]:

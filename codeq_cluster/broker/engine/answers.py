@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, assert_never
 
-from msgspec.structs import replace
-
+from codeq_cluster.broker.engine.explained import explain_task
 from codeq_cluster.broker.engine.faults import alone
-from codeq_cluster.broker.engine.state import CLOCK_KEY, EngineState
+from codeq_cluster.broker.engine.state import EngineState
 from codeq_cluster.broker.engine.view import seq_ms
 from codeq_cluster.broker.ports import Depth, StateStore
 from codeq_cluster.broker.questions import (
@@ -40,20 +39,14 @@ from codeq_cluster.broker.values import count_error
 from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.line_keys import groups_prefix
-from codeq_cluster.codec.records import RecordInvalid
 from codeq_cluster.codec.tag_keys import tag_prefix, tag_range
-from codeq_cluster.core.dependencies import Dependencies, Dependency, Verdict
-from codeq_cluster.core.durable import Step, row_id
-from codeq_cluster.core.explaining import Explanation, Facts, explain, set_aside
-from codeq_cluster.core.gating import shared_limit
-from codeq_cluster.core.items import TASK, Item, aside_id
-from codeq_cluster.core.lane import Flow, Lane, lane_id, lane_name, lane_of
-from codeq_cluster.core.lanes import by_work, is_stopped
+from codeq_cluster.core.items import Item
+from codeq_cluster.core.lane import Lane, lane_id
+from codeq_cluster.core.lanes import by_work
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import PRIORITY_MAX, Role, State, Task
-from codeq_cluster.core.unique import Holder, scope_of, unique_of
+from codeq_cluster.core.task import PRIORITY_MAX, Task
 
 ITEMS_BYTES_MAX = 2**20  # Of one page of items, so that it fits a frame of the link.
 # Rows read for one answer, counting those a filter drops and places without tasks: about 15 ms.
@@ -61,7 +54,6 @@ LOOKED_AT_MAX = 1000
 # Records read for one answer about all tasks with a tag, which a tenant may ask for without end.
 RECORDS_MAX = 250
 BYTES_MAX = 4 * 2**20  # Bytes of the tasks in one answer, so that it fits a frame.
-AHEAD_MAX = 10_000  # Tasks counted ahead of a task; more would not help an operator.
 LANES_MAX = 32  # Keys of a queue whose first task is looked up: 32 x up to 10 us.
 DEPTHS_AT_ONCE = 100  # Queues whose oldest task is looked up without a pause: 100 x up to 100 us.
 
@@ -340,74 +332,6 @@ def list_keys(store: StateStore, asked: ListKeys, unreadable: Unreadable) -> Ite
     return ItemPage(tuple(busiest), END if is_all else page[-1][0][len(prefix) :])
 
 
-def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
-    """Return why the task is in its state, or None if it is not the tenant's."""
-    store, setup, view = state.store, state.setup, state.replica
-    aside = view.item(ItemKind.ASIDE, asked.tenant, aside_id(TASK, asked.id))
-    record = store.get(keyspace.task(asked.id))
-    try:
-        task = None if record is None else records.decode_task(record)
-    except RecordInvalid:
-        if aside is None:
-            raise
-        return set_aside(asked.id)
-    if task is None or task.tenant != asked.tenant:
-        return None
-    queue = keyspace.queue_name(task.command)
-    facts = Facts(
-        now_ms=max(state.number(CLOCK_KEY), setup.clock.wall_ms()),
-        policy=view.policy(task.tenant, queue),
-        leased=view.leased(task.tenant, queue),
-        tenant_leased=view.usage(task.tenant).leased,
-        tenant_leased_max=setup.rules.budget_of(task.tenant).leased_max,
-        ahead=_ahead(store, task) if task.state is State.READY else 0,
-        set_aside=aside is not None,
-        limit=shared_limit(state.view, task.tenant, queue),
-    )
-    gate = state.view.gates.get((task.tenant, queue))
-    if gate is not None:
-        facts = replace(facts, held_until_ms=gate.held_until_ms, limited_until_ms=gate.opens_ms)
-    unique = unique_of(task)
-    if unique is not None and unique.role is Role.NEXT:
-        row = state.replica.item(ItemKind.UNIQUE, task.tenant, scope_of(task))
-        assert isinstance(row, Holder)
-        facts = replace(facts, before=row.task_id, throttled_until_ms=row.expires_ms)
-    elif task.parked_at:
-        step = view.item(ItemKind.STEP, task.tenant, row_id(task.id, task.parked_at))
-        facts = replace(facts, signal=step.signal if isinstance(step, Step) else "")
-    elif task.waits_for_others:
-        facts = replace(facts, waits_for=_waits_for(state, task))
-    elif task.state is State.HELD:
-        facts = replace(facts, **_keys(state, task))
-    return explain(task, facts)
-
-
-def _waits_for(state: EngineState, task: Task) -> tuple[Dependency, ...]:
-    """Return the dependencies of a task that are not decided."""
-    row = state.replica.item(ItemKind.DEPENDENCIES, task.tenant, task.id)
-    of = row.of if isinstance(row, Dependencies) else ()
-    return tuple(each for each in of if each.verdict is Verdict.WAITS)
-
-
-def _keys(state: EngineState, task: Task) -> dict[str, Any]:
-    """Return what a task with a key waits for: a dead letter, tokens, a task before it."""
-    queue = keyspace.queue_name(task.command)
-    name = lane_id(queue, lane_name(lane_of(task)))
-    lane = state.replica.item(ItemKind.LANE, task.tenant, name)
-    flow = state.replica.item(ItemKind.FLOW, task.tenant, queue)
-    assert isinstance(lane, Lane)
-    rule = flow.per_key if isinstance(flow, Flow) else None
-    stops = rule is not None and is_stopped(lane, rule)
-    taken = state.store.scan(*lane_keys.slot_range(lane, ready_only=False), 1)
-    return {
-        "stopper": lane.stopped_by if stops else "",
-        "key_paused": lane.own is not None and lane.own.paused,
-        "held_until_ms": lane.held_until_ms,
-        "limited_until_ms": lane.limited_until_ms,
-        "before": keyspace.last_id(taken[0][0]) if taken else "",
-    }
-
-
 def oldest_ready_ms(store: StateStore, queue: str, tenant: str) -> int:
     """Return when the queue's longest-waiting ready task became ready; 0 if there is none."""
     start, end = keyspace.pending_range(queue, tenant)
@@ -478,13 +402,6 @@ def _record(store: StateStore, task_id: str) -> bytes:
     record = store.get(keyspace.task(task_id))
     assert record is not None, "a task is in its queue and not there"
     return record
-
-
-def _ahead(store: StateStore, task: Task) -> int:
-    queue = keyspace.queue_name(task.command)
-    start, _ = keyspace.pending_range(queue, task.tenant)
-    [end, *_] = keyspace.index_keys(task)
-    return len(store.scan(start, end, AHEAD_MAX))
 
 
 _OF_ROWS: dict[type, Callable[[StateStore, Any, Unreadable], Answer]] = {

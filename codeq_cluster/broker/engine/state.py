@@ -88,7 +88,6 @@ class Listeners:
         self.on_leader: list[_Listener] = []
         self.on_reload: list[_Listener] = []
         self.on_rows: list[_Listener] = []
-        self._on_change: list[_Listener] = [(observer.changed, EVERY)]
 
     def leader(self) -> None:
         """Tell that another leader is known, or none."""
@@ -105,8 +104,14 @@ class Listeners:
 
     def changed(self, changes: Sequence[Change]) -> None:
         """Tell the observer of durable changes."""
+        # So often that no list of listeners is gone through for it.
+        changed = self._observer.changed
         for change in changes:
-            self._tell(self._on_change, change)
+            try:
+                changed(change)
+            except Exception:
+                log.exception("the observer failed", extra={"shard": self._shard})
+                self._observer.item_failed(Loop.LISTENERS)
 
     def _tell(
         self, listeners: Iterable[_Listener], *told: object, of: AbstractSet[Family] = EVERY

@@ -118,6 +118,18 @@ def test_a_key_with_a_rate_is_left_to_lanes() -> None:
     assert counted(known, [change(State.READY, State.LEASED)]) is None
 
 
+@pytest.mark.parametrize("after", [State.LEASED, State.DONE, State.FAILED])
+@pytest.mark.parametrize("running", [1, 2])
+def test_a_lease_goes_on_and_ends_without_a_look_at_the_rate(running: int, after: State) -> None:
+    """Only claims spend tokens, and a key that has spent some has more than numbers."""
+    known = view(replace(LANE, running=running), PerKey(rate=Rate(1)))
+    made = change(State.LEASED, after)
+    rows = counted(known, [made])
+
+    assert rows is not None
+    assert (made, *rows) == settled(known, [made])
+
+
 def test_two_changes_of_one_key_are_left_to_lanes() -> None:
     """The second would be counted as if the first had not been; tasks without a key do not count.
 
