@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import pytest
+import pytest_asyncio
 
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.engine import Engine
@@ -149,14 +150,15 @@ def shards_of(
     )
 
 
-@pytest.fixture
-def shard() -> Iterator[Shard]:
+@pytest_asyncio.fixture
+async def shard() -> AsyncIterator[Shard]:
     """Yield an engine that leads."""
     made = make_shard(MemoryShard(), TestClock())
     made.log.term = 4
     made.log.lead()
     yield made
     made.engine.stop()
+    await asyncio.sleep(0)  # A timer that has fired just now ends on its loop.
 
 
 def create(task_id: str, **fields: object) -> Create:

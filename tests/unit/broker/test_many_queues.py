@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import FrameType
 from typing import NoReturn
 
 import pytest
+import pytest_asyncio
 
 from codeq_cluster.broker.engine.answers import DEPTHS_AT_ONCE, LOOKED_AT_MAX
 from codeq_cluster.broker.engine.busy_queues import UNREAD_READS_MAX
@@ -59,8 +60,8 @@ def state() -> _CountingState:
     return _CountingState()
 
 
-@pytest.fixture
-def many(state: _CountingState) -> Iterator[Shard]:
+@pytest_asyncio.fixture
+async def many(state: _CountingState) -> AsyncIterator[Shard]:
     """Yield an engine that leads."""
     store = MemoryShard()
     store.state = state
@@ -68,6 +69,7 @@ def many(state: _CountingState) -> Iterator[Shard]:
     made.log.lead()
     yield made
     made.engine.stop()
+    await asyncio.sleep(0)  # A timer that has fired just now ends on its loop.
 
 
 async def _fill(shard: Shard) -> None:

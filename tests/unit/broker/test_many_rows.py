@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from types import FrameType
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from codeq_cluster.broker.requests.leases import HeldLease, Leases
 from codeq_cluster.core.checkpoint import Report
@@ -24,13 +26,14 @@ _LINES = LINES_A_REPORT_MAX
 _LINE = "x" * LINE_BYTES_MAX  # So a run is of few logs, and the rows of the others wait.
 
 
-@pytest.fixture
-def shard() -> Iterator[Shard]:
+@pytest_asyncio.fixture
+async def shard() -> AsyncIterator[Shard]:
     """Yield an engine that leads."""
     made = make_shard(MemoryShard(), TestClock(), bytes_max=2**26)
     made.log.lead()
     yield made
     made.engine.stop()
+    await asyncio.sleep(0)  # A timer that has fired just now ends on its loop.
 
 
 def _report(task_id: str) -> Report:

@@ -40,6 +40,9 @@ def slots(shard: Shard) -> list[str]:
     return [keyspace.last_id(key) for key, _ in rows]
 
 
+_AT_ONCE = 250  # It divides the bound.
+
+
 async def explained(shard: Shard, task_id: str) -> str:
     """Return why a task waits."""
     answer = await shard.engine.answer(Explain(tenant="acme", id=task_id))
@@ -151,6 +154,23 @@ async def test_a_ready_task_is_named_if_none_is_in_progress(shard: Shard) -> Non
     await shard.engine.operate([rule(), keyed("a"), keyed("b")])
 
     assert "task a goes before it, by its key k" == await explained(shard, "b")
+
+
+async def test_an_answer_says_that_not_all_in_progress_were_looked_at(shard: Shard) -> None:
+    """The task in progress is the last of its queue."""
+    others = [keyed(f"a{n:04}", f"o{n}") for n in range(RUNNING_MAX)]
+    await shard.engine.operate([rule(), keyed("b"), claim("1"), keyed("c")])
+    for n in range(0, RUNNING_MAX, _AT_ONCE):
+        await shard.engine.operate(others[n : n + _AT_ONCE])
+        await shard.engine.operate([claim(f"o{n}", count=_AT_ONCE)])
+    beyond = await explained(shard, "c")
+    await shard.engine.operate([submit("a0000")])
+
+    assert (
+        "tasks of its key k in progress: 1; none of them is among the first 1000 in progress of "
+        "its queue, which were looked at"
+    ) == beyond
+    assert "task b goes before it, by its key k" == await explained(shard, "c")
 
 
 async def test_an_answer_says_how_many_in_progress_were_looked_at(shard: Shard) -> None:
