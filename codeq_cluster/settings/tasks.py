@@ -123,7 +123,7 @@ class LimitSettings:
         64,
         whole(2, 1_000_000),
         "requests in progress on one node, each counted once, and again for every 4 KiB of its "
-        "body and for every 4 tasks of a batch; beyond it tenants take turns, and beside others "
+        "body and for every 6 tasks of a batch; beyond it tenants take turns, and beside others "
         "a single one gets half",
     )
     # Each costs a few KiB and a connection.

@@ -22,7 +22,7 @@ CONSISTENCY = "consistency"
 LINEARIZABLE = "linearizable"
 
 # Creating so many tasks costs a node about as much as a request by itself.
-_TASKS_OF_A_UNIT = 4
+_TASKS_OF_A_UNIT = 6
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 

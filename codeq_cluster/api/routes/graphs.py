@@ -170,7 +170,7 @@ async def create(call: Call) -> HttpAnswer[GraphView]:
     if most and len(body.tasks) > most:
         raise too_many("tasks", most)
     await call.spend(*CREATING, len(body.tasks))
-    call.weigh(len(body.tasks))
+    call.weigh(2 * len(body.tasks))  # Their edges are as much again.
     nodes = await _nodes(call, [NODE_SCHEMA.decode(item) for item in body.tasks])
     digest = blake2b(call.text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
     graphs = call.services.broker.graphs
