@@ -69,7 +69,7 @@ INVALID_ACTION = bad_request("invalid 'action'", "invalid-action").because(
 )
 INVALID_ARGUMENT = bad_request("invalid bulk action", "invalid-action")
 TOO_EARLY = TooEarly(BULK_FROM, "bulk jobs need")
-_COUNT_WEIGHS = 160  # It has many looks at as many records as a list by tag.
+_COUNT_WEIGHS = 240  # It has many looks at as many records as a list by tag.
 _CONFLICT = from_rejection(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
 _TOO_MANY = {
     what: from_failure(TooMany(what, most, advice=advice))
