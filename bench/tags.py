@@ -5,7 +5,7 @@
 Three nodes, each round on a cluster of its own: creates of tasks without tags and with two, in
 turn, and then lists of the tasks that are there. `common` is a page of 50 of a tag that all of them
 have, `rare` of one that 20 of them have, `both` of the two with the rare one first, and `checked`
-with the common one first: it reads its 1,000 records a look.
+with the common one first: it reads what the common one finds.
 """
 
 from __future__ import annotations

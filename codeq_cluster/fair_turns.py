@@ -31,9 +31,9 @@ Task = asyncio.Task[Any]
 
 # Others count for this long after they last began something.
 _OTHERS_S = 1.0
-# While work waits, this often is looked for room that can be given on.
+# While work waits, the loop looks this often for room that can be given on.
 _LOOK_S = 0.02
-# A look that comes no later than this finds the loop punctual.
+# The loop is punctual if a look comes no later than this.
 _PUNCTUAL_S = 0.005
 # Room is given on after so long for each of its units if the loop is punctual, and after the longer
 # time in any case.

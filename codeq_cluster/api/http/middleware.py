@@ -131,11 +131,11 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
                 # A body in one piece is too small to count against the room for bodies.
                 call = Call(asked, services, identity, asked.text(unreadable), request_id)
                 # As `_in_turn` does, without a layer.
-                task = current_task()
+                task, units = current_task(), 1 + len(call.text) // _UNIT_BYTES
                 assert task is not None
                 try:
-                    if not turns.begin(task, identity.tenant, 1 + len(call.text) // _UNIT_BYTES):
-                        await _wait_for_turn(turns, task, call, identity.tenant)
+                    if not turns.begin(task, identity.tenant, units):
+                        await _wait_for_turn(turns, task, call, identity.tenant, units)
                     response = await route.handler(call)
                 finally:
                     turns.end(task)
@@ -273,13 +273,14 @@ def _in_turn(route: Route, services: Services) -> Handler:
     operates, is_open = route.access is Access.OPERATOR, route.access is Access.OPEN
 
     async def handle(call: Call) -> web.StreamResponse | HttpAnswer[Any]:
-        task, holder = current_task(), call.identity.tenant
+        task, units = current_task(), 1 + len(call.text) // _UNIT_BYTES
         assert task is not None
+        holder = call.identity.tenant
         if operates or is_open:
             holder = f"{GUEST}{caller_of(call.request) if is_open else 'operators'}"
         try:
-            if not turns.begin(task, holder, 1 + len(call.text) // _UNIT_BYTES):
-                await _wait_for_turn(turns, task, call, holder)
+            if not turns.begin(task, holder, units):
+                await _wait_for_turn(turns, task, call, holder, units)
             return await handler(call)
         finally:
             turns.end(task)
@@ -288,10 +289,9 @@ def _in_turn(route: Route, services: Services) -> Handler:
 
 
 async def _wait_for_turn(
-    turns: FairTurns, task: asyncio.Task[Any], call: Call, holder: str
+    turns: FairTurns, task: asyncio.Task[Any], call: Call, holder: str, units: int
 ) -> None:
     """Wait until a call may begin; its answer is due as if it had not waited."""
-    units = 1 + len(call.text) // _UNIT_BYTES
     call.timeout_s -= await turns.turn(task, holder, units, within_s=call.timeout_s / 2)
 
 
