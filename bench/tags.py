@@ -4,8 +4,8 @@
 
 Three nodes, each round on a cluster of its own: creates of tasks without tags and with two, in
 turn, and then lists of the tasks that are there. `common` is a page of 50 of a tag that all of them
-have, `rare` of one that 20 of them have, `both` of the two with the rare one first, and `checked`
-with the common one first: it reads what the common one finds.
+have, `rare` of one that 20 of them have, `both` of the two with the rare one first, and `turned`
+with the common one first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LISTS = {
     "common": "tag=run:all",
     "rare": "tag=user:7",
     "both": "tag=user:7&tag=run:all",
-    "checked": "tag=run:all&tag=user:7",
+    "turned": "tag=run:all&tag=user:7",
 }
 
 

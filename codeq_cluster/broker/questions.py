@@ -152,7 +152,7 @@ class BrowseTags(Question[ShardPage], _Read, frozen=True, tag="browse_tags", kw_
     """List a tenant's tasks with some tags, the newest first.
 
     Attributes:
-        tags: (name, value), at least one; the rows of the first are read, the others checked.
+        tags: (name, value), at least one, all of which a task must have.
         queue: In lower case; empty for every queue.
         places: Only tasks in these.
         after: Position after which to begin; empty for the start.

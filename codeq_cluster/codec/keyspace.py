@@ -466,4 +466,4 @@ _INDEXES_OF = {
 
 def last_id(key: bytes) -> str:
     """Return the last part of a key: the id of the task, or of the item, that a row is for."""
-    return key[key.rindex(b"/") + 1 :].decode()
+    return key[key.rfind(b"/") + 1 :].decode()

@@ -3,7 +3,7 @@
 A job has a part on each shard: an item with the selection, how far its walk has come, and what it
 has done. A step is an entry that changes a few tasks, and moves the walk on with them: no leader
 acts on a task twice, or passes one over. The walk goes over rows that no change of a task moves:
-those of the first tag, or the tasks themselves by id.
+those of its tags, or the tasks themselves by id.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from codeq_cluster.core.cancelling import cancel_change, cancel_with
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.outcomes import BulkStands, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.selecting import tags_of
+from codeq_cluster.core.selecting import steps_of, tags_of
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.tagging import tagged, tags_after
 from codeq_cluster.core.tags import TAGS_MAX, shown_tag
@@ -110,13 +110,15 @@ def elapsed(
     given: set[str] = set()  # Unique keys that this step has handed out.
     walked, looked, selected, unreadable = job.walked, 0, 0, 0
     is_over, changed_max = True, min(CHANGED_MAX, most)
-    tag = job.select.tags[0] if job.select.tags else None
-    rows = view.walk(job.tenant, tag, only=job.select.only, after=job.walked)
+    looked_max = steps_of(LOOKED_MAX, job.select.tags)
+    rows = view.walk(job.tenant, job.select.tags, only=job.select.only, after=job.walked)
     for position, task_id in rows:
-        if len(changes) == changed_max or looked == LOOKED_MAX or task_id in busy:
+        if len(changes) == changed_max or looked == looked_max or task_id in busy:
             is_over = False
             break
         walked, looked = position, looked + 1
+        if not task_id:
+            continue
         task = view.readable(task_id)
         if task is None:
             unreadable += 1

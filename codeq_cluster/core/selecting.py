@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -50,7 +51,7 @@ class Selection(Struct, frozen=True, array_like=True, kw_only=True):
     """The tasks of a tenant that a bulk job is about.
 
     Attributes:
-        tags: (name, value), all of which a task must have; the rows of the first one are walked.
+        tags: (name, value), all of which a task must have; their rows are walked.
         queue: In lower case; empty for every queue.
         states: Empty for every state.
         only: Selects among them.
@@ -75,6 +76,11 @@ def is_among(
     return (
         set(tags) <= set(tags_of(task)) and queue in ("", task.command.lower()) and only.fits(task)
     )
+
+
+def steps_of(leaps: int, tags: Sequence[tuple[str, str]]) -> int:
+    """Return how many steps of a walk make so many leaps: a step makes one for each tag."""
+    return max(1, leaps // max(1, len(tags)))
 
 
 def tags_of(task: Task) -> tuple[tuple[str, str], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -111,14 +111,16 @@ class View(Protocol):
         """Yield the tenant's bulk jobs of this shard, those that have ended included."""
 
     def walk(
-        self, tenant: str, tag: tuple[str, str] | None, *, only: TaskFilter, after: bytes
+        self, tenant: str, tags: Sequence[tuple[str, str]], *, only: TaskFilter, after: bytes
     ) -> Iterator[tuple[bytes, str]]:
-        """Yield (position, task id) in an order that no change of a task moves.
+        """Yield steps (position, task id) in an order that no change of a task moves.
+
+        A step that only passes rows over has no id.
 
         Args:
-            tenant: The owner of the tag.
-            tag: Only tasks with it, the newest first; None for the tasks of all tenants.
-            only: Its instants of creation bound a walk by tag.
+            tenant: The owner of the tags.
+            tags: Only tasks with all of them, the newest first; none for the tasks of all tenants.
+            only: Its instants of creation bound a walk by tags.
             after: Position after which to begin; empty for the start.
         """
 

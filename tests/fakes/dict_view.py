@@ -113,17 +113,17 @@ class DictView:
         return iter([item for name in names if isinstance(item := self.items[name], BulkJob)])
 
     def walk(
-        self, tenant: str, tag: tuple[str, str] | None, *, only: TaskFilter, after: bytes
+        self, tenant: str, tags: Sequence[tuple[str, str]], *, only: TaskFilter, after: bytes
     ) -> Iterator[tuple[bytes, str]]:
-        """Yield (position, task id): by id, or with a tag by the time of creation, newest first."""
+        """Yield (position, task id): by id, or with tags by the time of creation, newest first."""
         found = {task.id.encode(): task for task in self.tasks.values()}
-        if tag is not None:
+        if tags:
             before_ms = only.created_before_ms or self.now_ms + 1
             found = {
                 b"%020d/%b" % (10**20 - 1 - task.created_ms, task.id.encode()): task
                 for task in self.tasks.values()
                 if task.tenant == tenant
-                and tag in tags_of(task)
+                and set(tags) <= set(tags_of(task))
                 and only.created_from_ms <= task.created_ms < before_ms
             }
         yield from [(each, found[each].id) for each in sorted(found) if each > after]

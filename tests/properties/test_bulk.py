@@ -222,10 +222,10 @@ class World:
         assert len(chosen) == selected
         assert len([task for task in chosen if task.state is State.DEAD]) == dead
         assert sum(task.error == "" for task in chosen) + errors == len(chosen)
-        tag = select.tags[0] if select.tags else None
-        by_rows = walk(partial(next_keys, self.store), "acme", tag, only=select.only, after=b"")
-        by_model = self.view.walk("acme", tag, only=select.only, after=b"")
-        assert [task_id for _, task_id in by_model] == [task_id for _, task_id in by_rows]
+        tags, only = select.tags, select.only
+        by_rows = walk(partial(next_keys, self.store), "acme", tags, only=only, after=b"")
+        by_model = self.view.walk("acme", tags, only=only, after=b"")
+        assert [task_id for _, task_id in by_model] == [each for _, each in by_rows if each]
 
     def jobs(self) -> list[BulkJob]:
         """Return all jobs."""
@@ -267,8 +267,7 @@ class World:
 
     def walked(self, job: BulkJob, after: BulkJob) -> list[str]:
         """Return the tasks that a step has come to."""
-        tag = job.select.tags[0] if job.select.tags else None
-        rows = self.view.walk("acme", tag, only=job.select.only, after=job.walked)
+        rows = self.view.walk("acme", job.select.tags, only=job.select.only, after=job.walked)
         return [task_id for _, task_id in takewhile(lambda row: row[0] <= after.walked, rows)]
 
     def step_is_right(
@@ -354,10 +353,10 @@ class World:
 
 
 def is_walked(select: Selection, task: Task) -> bool:
-    """Return whether the walk of a selection comes to a task: all tasks, or those with a tag."""
-    first, low = select.tags[:1], select.only.created_from_ms
-    has_it = task.more is not None and set(first) <= set(task.more.tags)
-    return not first or (task.tenant == "acme" and has_it and task.created_ms >= low)
+    """Return whether the walk of a selection comes to a task: all tasks, or those with its tags."""
+    tags, low = set(select.tags), select.only.created_from_ms
+    has_them = task.more is not None and tags <= set(task.more.tags)
+    return not tags or (task.tenant == "acme" and has_them and task.created_ms >= low)
 
 
 def is_meant(select: Selection, task: Task) -> bool:

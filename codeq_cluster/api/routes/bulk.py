@@ -89,8 +89,7 @@ class SelectBody(Body):
     """The tasks that a job is about: those that fit all that is named."""
 
     tag: list[str] | None = field(
-        "Only tasks with all of these tags, each as `name:value`. The rows of the first one are "
-        "read, so name the rarest first.",
+        "Only tasks with all of these tags, each as `name:value`.",
         max_length=TAGS_MAX,
         refused=(INVALID_TAG,),
     )
@@ -213,7 +212,7 @@ class JobView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     `changed` those that the action has changed. It has a part on each of `shards`, of which
     `shardsEnded` have ended. It is `incomplete` if a shard has no part: repeat the request within
     half an hour, or stop the job. `unreadable` counts tasks that it has left alone because their
-    records cannot be read: the tenant's with the first tag, or without a tag those of all tenants.
+    records cannot be read: the tenant's with these tags, or without a tag those of all tenants.
     """
 
     id: str

@@ -50,7 +50,7 @@ _TOO_MANY = from_rejection(Rejected(Rejection.TOO_MANY_TAGS, str(TAGS_MAX)))
 TAG = query(
     "tag",
     "Only tasks with this tag, as `name:value`, the newest first; may be repeated, for tasks that "
-    "have all of them. The rows of the first one are read, so name the rarest first.",
+    "have all of them.",
     INVALID_TAG,
     TOO_EARLY,
 )

@@ -74,7 +74,7 @@ class CleanupBody(Body):
 
 
 _CLEANUP = Schema(CleanupBody)
-_TAGS_WEIGH = 60  # A look at 250 records takes about as long as so many creates.
+_TAGS_WEIGH = 60  # A look of 250 leaps takes about as long as so many creates.
 
 
 class TaskPage(Struct):

@@ -39,20 +39,21 @@ from codeq_cluster.broker.values import count_error
 from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.line_keys import groups_prefix
-from codeq_cluster.codec.tag_keys import tag_prefix, tag_range
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.lane import Lane, lane_id
 from codeq_cluster.core.lanes import by_work
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.schedules import Schedule
+from codeq_cluster.core.selecting import steps_of
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import PRIORITY_MAX, Task
 
 ITEMS_BYTES_MAX = 2**20  # Of one page of items, so that it fits a frame of the link.
 # Rows read for one answer, counting those a filter drops and places without tasks: about 15 ms.
 LOOKED_AT_MAX = 1000
-# Records read for one answer about all tasks with a tag, which a tenant may ask for without end.
-RECORDS_MAX = 250
+# Leaps of a walk for one answer about all tasks with some tags, which a tenant may ask for without
+# end, each with a look at rows or at a record.
+LEAPS_MAX = 250
 BYTES_MAX = 4 * 2**20  # Bytes of the tasks in one answer, so that it fits a frame.
 LANES_MAX = 32  # Keys of a queue whose first task is looked up: 32 x up to 10 us.
 DEPTHS_AT_ONCE = 100  # Queues whose oldest task is looked up without a pause: 100 x up to 100 us.
@@ -218,57 +219,46 @@ def browse_ids(store: StateStore, asked: BrowseIds, unreadable: Unreadable) -> S
 def browse_tags(store: StateStore, asked: BrowseTags, unreadable: Unreadable) -> ShardPage:
     """Return the tenant's next tasks with some tags, the newest first.
 
-    At most `RECORDS_MAX` records are read; those whose other tags differ count, too.
+    At most `LEAPS_MAX` leaps are made; tasks that have the tags and do not fit count, too.
     """
-    prefix = tag_prefix(asked.tenant, *asked.tags[0])
-    start, end = tag_range(
-        asked.tenant,
-        *asked.tags[0],
-        from_ms=asked.only.created_from_ms,
-        before_ms=asked.only.created_before_ms,
-    )
-    if asked.after:
-        start = max(start, prefix + asked.after + b"\0")
     rows: list[tuple[bytes, Task]] = []
-    looked_at = size = 0
-    while start < end and (
-        page := store.scan(start, end, min(asked.count + 1, RECORDS_MAX - looked_at))
-    ):
-        for key, _ in page:
-            position = key[len(prefix) :]
-            with alone(unreadable, task=keyspace.last_id(key)):
-                record = _record(store, keyspace.last_id(key))
+    size, most = 0, steps_of(LEAPS_MAX, asked.tags)
+    read = partial(next_keys, store)
+    steps = walk(read, asked.tenant, asked.tags, only=asked.only, after=asked.after)
+    for looked, (position, task_id) in enumerate(steps, 1):
+        if task_id:
+            with alone(unreadable, task=task_id):
+                record = _record(store, task_id)
                 task = records.decode_task(record)
                 if asked.fits(task):
                     rows.append((position, task))
                     size += len(record)
-            looked_at += 1
-            full = len(rows) == asked.count or size >= BYTES_MAX
-            if full or looked_at == RECORDS_MAX:
-                return ShardPage(tuple(rows), position)
-        start = page[-1][0] + b"\0"
+        if len(rows) == asked.count or size >= BYTES_MAX or looked == most:
+            return ShardPage(tuple(rows), position)
     return ShardPage(tuple(rows), END)
 
 
 def count_selected(store: StateStore, asked: CountSelected, unreadable: Unreadable) -> Counted:
-    """Count the tasks that a bulk job would be about, of the next `RECORDS_MAX` rows."""
+    """Count the tasks that a bulk job would be about, as far as `LEAPS_MAX` leaps lead."""
     select, action = asked.select, asked.action
-    tag = select.tags[0] if select.tags else None
     states: Counter[int] = Counter()
     errors: Counter[str] = Counter()
     looked = changes = 0
     edge = END
     read = partial(next_keys, store)
-    for position, task_id in walk(read, asked.tenant, tag, only=select.only, after=asked.after):
+    for position, task_id in walk(
+        read, asked.tenant, select.tags, only=select.only, after=asked.after
+    ):
         looked += 1
-        with alone(unreadable, task=task_id):
-            task = records.decode_task(_record(store, task_id))
-            if task.tenant == asked.tenant and select.fits(task):
-                states[task.state] += 1
-                changes += action.applies(task)
-                if task.error:
-                    count_error(errors, task.error)
-        if looked == RECORDS_MAX:
+        if task_id:
+            with alone(unreadable, task=task_id):
+                task = records.decode_task(_record(store, task_id))
+                if task.tenant == asked.tenant and select.fits(task):
+                    states[task.state] += 1
+                    changes += action.applies(task)
+                    if task.error:
+                        count_error(errors, task.error)
+        if looked == steps_of(LEAPS_MAX, select.tags):
             edge = position
             break
     return Counted(

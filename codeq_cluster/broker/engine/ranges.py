@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -72,10 +72,10 @@ class Ranges(ABC):
         return self._items(ItemKind.BULK, tenant, "", "")
 
     def walk(
-        self, tenant: str, tag: tuple[str, str] | None, *, only: TaskFilter, after: bytes
+        self, tenant: str, tags: Sequence[tuple[str, str]], *, only: TaskFilter, after: bytes
     ) -> Iterator[tuple[bytes, str]]:
-        """Yield (position, task id) in an order that no change of a task moves."""
-        return walk(self._live, tenant, tag, only=only, after=after)
+        """Yield (position, task id or none) in an order that no change of a task moves."""
+        return walk(self._live, tenant, tags, only=only, after=after)
 
     def claimed_under(self, request: str) -> tuple[str, ...]:
         """Return the ids of the tasks now leased under a claim request."""

@@ -80,7 +80,7 @@ def _add_selection(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--status", default="", choices=_STATUSES, help="only these")
     verb.add_argument("--schedule", default="", metavar="ID", help="only those it made")
     verb.add_argument("--group", default="", metavar="ID", help="only its members")
-    add_tags(verb, "only those with this tag, the rarest first")
+    add_tags(verb, "only those with this tag")
     for name, words in (("after", "at this instant or later"), ("before", "before this instant")):
         verb.add_argument(
             f"--created-{name}",

@@ -121,7 +121,7 @@ def _add_list(verbs: Verbs) -> None:
     found.add_argument("--queue", "--event", default="", metavar="NAME", help="only this queue's")
     found.add_argument("--status", default="", choices=_STATUSES, help="only these")
     found.add_argument("--error", default="", help="only those with exactly this error")
-    add_tags(found, "only those with this tag, the rarest first")
+    add_tags(found, "only those with this tag")
     found.add_argument("--schedule", default="", metavar="ID", help="only those it made")
     found.add_argument("--group", default="", metavar="ID", help="only its members")
     for name, words in (("after", "at this instant or later"), ("before", "before this instant")):
