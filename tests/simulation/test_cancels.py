@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 import pytest
 
 from codeq_cluster.broker.requests.leases import HeldLease
-from codeq_cluster.broker.service import Broker
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Cancelled, Claimed, Created, Extended, Rejected, Rejection
@@ -17,9 +15,8 @@ from codeq_cluster.core.transitions import CANCELLED
 from tests.simulator.brokers import SimBrokers
 from tests.simulator.scenes import settled_brokers
 
-_T = TypeVar("_T")
+from .moves import asked, kill_leader
 
-PATIENCE_S = 20.0
 GRACE_MS = 15_000
 LEASE_MS = 60_000
 
@@ -32,20 +29,18 @@ def brokers() -> Iterator[SimBrokers]:
     brokers.close()
 
 
-def asked(brokers: SimBrokers, ask: Callable[[Broker], Awaitable[_T]]) -> _T:
-    """Run one action on a node's broker and return its result."""
-    node_id = next(each for each in "ABC" if each != brokers.leader(0))
-    work = brokers.outside.create_task(brokers.request(node_id, ask, give_up_s=PATIENCE_S))
-    assert brokers.run_until(work.done, seconds=PATIENCE_S)
-    return work.result()
+def follower(brokers: SimBrokers) -> str:
+    """Return a node that does not lead."""
+    return next(each for each in "ABC" if each != brokers.leader(0))
 
 
 def leased(brokers: SimBrokers) -> str:
     """Create a task and claim it; return its id."""
     new = [Create(command="mail", payload="{}")]
-    [made] = asked(brokers, lambda broker: broker.create("", new, timeout_s=4))
+    [made] = asked(brokers, follower(brokers), lambda broker: broker.create("", new, timeout_s=4))
     got = asked(
         brokers,
+        follower(brokers),
         lambda broker: broker.claim(
             "", "ann", commands=("mail",), count=1, lease_ms=LEASE_MS, wait_s=0, timeout_s=4
         ),
@@ -59,6 +54,7 @@ def beat(brokers: SimBrokers, task_id: str) -> Extended | Rejected:
     """Ask for a lease that goes beyond the grace."""
     return asked(
         brokers,
+        follower(brokers),
         lambda broker: broker.heartbeat(
             "", "ann", HeldLease(id=task_id, token=0, extend_ms=LEASE_MS), timeout_s=4
         ),
@@ -72,22 +68,13 @@ def shown(brokers: SimBrokers, task_id: str) -> Task:
     return records.decode_task(row)
 
 
-def kill_leader(brokers: SimBrokers) -> None:
-    """Crash the leader, wait for the next one, and start it again."""
-    leader = brokers.leader(0)
-    assert leader is not None
-    brokers.crash(leader, power=True)
-    assert brokers.run_until(lambda: brokers.leader(0) not in (None, leader), seconds=PATIENCE_S)
-    brokers.start(leader)
-    brokers.run(0.5)
-
-
 def test_a_grace_stands_over_the_deaths_of_its_leaders(brokers: SimBrokers) -> None:
     """Each next leader tells the worker of the same deadline, and ends the task then."""
     task_id = leased(brokers)
     begun_s = brokers.clock.now
     answer = asked(
         brokers,
+        follower(brokers),
         lambda broker: broker.cancel("", task_id, grace_ms=GRACE_MS, reason="why", timeout_s=4),
     )
     assert isinstance(answer, Cancelled)

@@ -23,7 +23,7 @@ from tests.simulator.broker import SimBroker
 from tests.simulator.brokers import AnswerLost, NotReached, SimBrokers
 from tests.simulator.scenes import settled_brokers
 
-from .test_lanes import PATIENCE_S, at_rest
+from .moves import PATIENCE_S, at_rest
 
 _T = TypeVar("_T")
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
-
 import pytest
 from msgspec.structs import replace
 
@@ -22,34 +19,20 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from tests.simulator.brokers import SimBrokers
 from tests.simulator.invariants import InvariantBroken
-from tests.simulator.scenes import settled_brokers
 
-_T = TypeVar("_T")
-
-SHARDS = 2
-STEP_S = 0.0002
-PATIENCE_S = 20.0
+from .moves import PATIENCE_S, SHARDS, STEP_S, asked_closely, at_rest, lead
 
 
 @pytest.fixture
-def brokers() -> Iterator[SimBrokers]:
-    """Yield three nodes."""
-    brokers = settled_brokers(shards=SHARDS)
+def brokers(brokers: SimBrokers) -> SimBrokers:
+    """Return three nodes."""
     brokers.client_s = lambda: STEP_S / 4
-    yield brokers
-    brokers.close()
-
-
-def asked(brokers: SimBrokers, node_id: str, ask: Callable[[Broker], Awaitable[_T]]) -> _T:
-    """Run one action on a node's broker and return its result."""
-    work = brokers.outside.create_task(brokers.request(node_id, ask, give_up_s=PATIENCE_S))
-    assert brokers.run_until(work.done, seconds=PATIENCE_S, step_s=STEP_S)
-    return work.result()
+    return brokers
 
 
 def claimed(brokers: SimBrokers, command: str) -> Claimed:
     """Claim a task."""
-    return asked(
+    return asked_closely(
         brokers,
         "C",
         lambda broker: broker.claim(
@@ -61,23 +44,12 @@ def claimed(brokers: SimBrokers, command: str) -> Claimed:
 def leased_parent(brokers: SimBrokers) -> Task:
     """Create a task and lease it; A leads its shard then, and B the other one."""
     new = [Create(command="parent", payload="{}")]
-    asked(brokers, "A", lambda broker: broker.create("", new, timeout_s=4))
+    asked_closely(brokers, "A", lambda broker: broker.create("", new, timeout_s=4))
     [parent] = claimed(brokers, "parent").tasks
     home = shard_of(parent.id, SHARDS)
     lead(brokers, home, "A")
     lead(brokers, 1 - home, "B")
     return parent
-
-
-def lead(brokers: SimBrokers, shard: int, node_id: str) -> None:
-    """Make a node lead a shard."""
-    leader = brokers.leader(shard)
-    assert leader is not None
-    if leader != node_id:
-        node = brokers.nodes[leader]
-        node.loop.enter(node.groups[shard].transfer, node_id)
-    assert brokers.run_until(lambda: brokers.leader(shard) == node_id, seconds=PATIENCE_S)
-    brokers.run(0.2)
 
 
 def create_child(brokers: SimBrokers, parent: Task) -> None:
@@ -102,7 +74,9 @@ def create_child(brokers: SimBrokers, parent: Task) -> None:
 def end(brokers: SimBrokers, node_id: str, task: Task) -> None:
     """End a task."""
     new = NewResult(task_id=task.id, status="COMPLETED", body="7")
-    [answer] = asked(brokers, node_id, lambda broker: broker.submit("", "ann", (new,), timeout_s=4))
+    [answer] = asked_closely(
+        brokers, node_id, lambda broker: broker.submit("", "ann", (new,), timeout_s=4)
+    )
     assert isinstance(answer, Submitted)
 
 
@@ -120,15 +94,6 @@ def dependents(brokers: SimBrokers) -> list[Task]:
 def goes(brokers: SimBrokers) -> bool:
     """Return whether the dependent may run."""
     return [task.state for task in dependents(brokers)] == [State.READY]
-
-
-def at_rest(brokers: SimBrokers) -> None:
-    """Heal all links, and let every relay and every replica arrive."""
-    brokers.cut(set())
-    assert brokers.run_until(
-        lambda: not brokers.relays.waiting and brokers.converged(), seconds=3 * PATIENCE_S
-    )
-    brokers.check_converged()
 
 
 def cut_off(brokers: SimBrokers, one: str, other: str) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -26,29 +25,11 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from tests.simulator.brokers import SimBrokers
 from tests.simulator.invariants import InvariantBroken
-from tests.simulator.scenes import settled_brokers
 
-_T = TypeVar("_T")
+from .moves import PATIENCE_S, SHARDS, asked, at_rest, kill_leader
 
-SHARDS = 2
-PATIENCE_S = 20.0
 LEASE_MS = 2_000
 HOLD_S = 5.0  # The longest that the simulated brokers allow.
-
-
-@pytest.fixture
-def brokers() -> Iterator[SimBrokers]:
-    """Yield three nodes."""
-    brokers = settled_brokers(shards=SHARDS)
-    yield brokers
-    brokers.close()
-
-
-def asked(brokers: SimBrokers, node_id: str, ask: Callable[[Broker], Awaitable[_T]]) -> _T:
-    """Run one action on a node's broker and return its result."""
-    work = brokers.outside.create_task(brokers.request(node_id, ask, give_up_s=PATIENCE_S))
-    assert brokers.run_until(work.done, seconds=PATIENCE_S)
-    return work.result()
 
 
 def put_rule(
@@ -147,27 +128,6 @@ def states(brokers: SimBrokers) -> dict[str, int]:
             name = records.decode_task(value).state.name
             found[name] = found.get(name, 0) + 1
     return found
-
-
-def at_rest(brokers: SimBrokers) -> None:
-    """Heal all links, and let every relay and every replica arrive."""
-    brokers.cut(set())
-    assert brokers.run_until(
-        lambda: not brokers.relays.waiting and brokers.converged(), seconds=3 * PATIENCE_S
-    )
-    brokers.check_converged()
-
-
-def kill_leader(brokers: SimBrokers, shard: int) -> None:
-    """Crash the leader of a shard, wait for the next one, and start it again."""
-    leader = brokers.leader(shard)
-    assert leader is not None
-    brokers.crash(leader, power=True)
-    assert brokers.run_until(
-        lambda: brokers.leader(shard) not in (None, leader), seconds=PATIENCE_S
-    )
-    brokers.start(leader)
-    brokers.run(0.5)
 
 
 def test_a_key_goes_on_in_order_over_the_deaths_of_its_leaders(brokers: SimBrokers) -> None:

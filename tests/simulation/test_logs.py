@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from codeq_cluster.broker.deadlines import deadline_in
@@ -19,17 +17,9 @@ from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind
 from tests.simulator.brokers import SimBrokers
 from tests.simulator.invariants import InvariantBroken
-from tests.simulator.scenes import settled_brokers
 
-from .test_lanes import SHARDS, asked, at_rest, claimed, created, kill_leader
-
-
-@pytest.fixture
-def brokers() -> Iterator[SimBrokers]:
-    """Yield three nodes."""
-    brokers = settled_brokers(shards=SHARDS)
-    yield brokers
-    brokers.close()
+from .moves import SHARDS, asked, at_rest, kill_leader
+from .test_lanes import claimed, created
 
 
 def logged(brokers: SimBrokers, node_id: str, task_id: str, *lines: str) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
-
 import pytest
 
 from codeq_cluster.broker.requests.producer import fingerprint_of
-from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import NewResult
 from codeq_cluster.codec import entries, keyspace, line_keys, records
 from codeq_cluster.codec.levels import LEVEL
@@ -21,35 +17,20 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task
 from tests.simulator.brokers import SimBrokers
 from tests.simulator.invariants import InvariantBroken
-from tests.simulator.scenes import settled_brokers
 
-_T = TypeVar("_T")
-
-SHARDS = 2
-# Shorter than the way of a message, so that a story can act between any two.
-STEP_S = 0.0002
-PATIENCE_S = 10.0
+from .moves import PATIENCE_S, SHARDS, STEP_S, asked_closely, at_rest, lead
 
 
 @pytest.fixture
-def brokers() -> Iterator[SimBrokers]:
-    """Yield three nodes, of which A leads the shard of `parent` and B the other one."""
-    brokers = settled_brokers(shards=SHARDS)
+def brokers(brokers: SimBrokers) -> SimBrokers:
+    """Return three nodes, of which A leads the shard of `parent` and B the other one."""
     brokers.client_s = lambda: STEP_S / 4
-    yield brokers
-    brokers.close()
-
-
-def asked(brokers: SimBrokers, node_id: str, ask: Callable[[Broker], Awaitable[_T]]) -> _T:
-    """Run one action on a node's broker and return its result."""
-    work = brokers.outside.create_task(brokers.request(node_id, ask, give_up_s=PATIENCE_S))
-    assert brokers.run_until(work.done, seconds=PATIENCE_S, step_s=STEP_S)
-    return work.result()
+    return brokers
 
 
 def claimed(brokers: SimBrokers, node_id: str, command: str) -> Task:
     """Claim a task."""
-    got: Claimed = asked(
+    got: Claimed = asked_closely(
         brokers,
         node_id,
         lambda broker: broker.claim(
@@ -64,7 +45,9 @@ def ended(brokers: SimBrokers, node_id: str, task: Task, *following: Create) -> 
     """End a task, with the tasks that follow it."""
     digest = f"{len(following):032x}" if following else ""
     new = NewResult(task_id=task.id, status="COMPLETED", next=following, next_digest=digest)
-    [answer] = asked(brokers, node_id, lambda broker: broker.submit("", "ann", (new,), timeout_s=4))
+    [answer] = asked_closely(
+        brokers, node_id, lambda broker: broker.submit("", "ann", (new,), timeout_s=4)
+    )
     assert isinstance(answer, Submitted)
 
 
@@ -73,7 +56,7 @@ def with_a_parent(brokers: SimBrokers) -> tuple[Task, Create]:
 
     The leaders of the two shards are different nodes afterwards: A has the parent's.
     """
-    asked(
+    asked_closely(
         brokers,
         "A",
         lambda broker: broker.create("", [Create(command="parent", payload="{}")], timeout_s=4),
@@ -89,30 +72,10 @@ def with_a_parent(brokers: SimBrokers) -> tuple[Task, Create]:
     return parent, child
 
 
-def lead(brokers: SimBrokers, shard: int, node_id: str) -> None:
-    """Make a node lead a shard."""
-    leader = brokers.leader(shard)
-    assert leader is not None
-    if leader != node_id:
-        node = brokers.nodes[leader]
-        node.loop.enter(node.groups[shard].transfer, node_id)
-    assert brokers.run_until(lambda: brokers.leader(shard) == node_id, seconds=PATIENCE_S)
-    brokers.run(0.2)
-
-
 def cut_off(brokers: SimBrokers, node_id: str) -> None:
     """Cut a node off from its peers."""
     peers = [peer for peer in brokers.ids if peer != node_id]
     brokers.cut({wire for peer in peers for wire in ((node_id, peer), (peer, node_id))})
-
-
-def at_rest(brokers: SimBrokers) -> None:
-    """Heal all links, and let every relay and every replica arrive."""
-    brokers.cut(set())
-    assert brokers.run_until(
-        lambda: not brokers.relays.waiting and brokers.converged(), seconds=3 * PATIENCE_S
-    )
-    brokers.check_converged()
 
 
 def children(brokers: SimBrokers) -> list[Task]:
@@ -201,7 +164,7 @@ def test_a_relay_is_not_done_again_after_its_task_is_gone(brokers: SimBrokers) -
     ended(brokers, "B", made)
     delete = Delete(request="d", tenant="", ids=(made.id,), by="op")
     engine = brokers.nodes["B"].engines[1 - home]
-    gone = asked(brokers, "B", lambda _broker: engine.operate([delete]))
+    gone = asked_closely(brokers, "B", lambda _broker: engine.operate([delete]))
     before = taken(brokers, home)
     at_rest(brokers)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
 
@@ -20,17 +19,10 @@ from tests.simulator.brokers import SimBrokers
 from tests.simulator.invariants import Invariant, InvariantBroken
 from tests.simulator.scenes import settled_brokers
 
-SHARDS = 2
+from .moves import SHARDS
+
 LOAD_S = 15.0
 SEEDS = range(6)
-
-
-@pytest.fixture
-def brokers() -> Iterator[SimBrokers]:
-    """Yield three nodes."""
-    brokers = settled_brokers(shards=SHARDS)
-    yield brokers
-    brokers.close()
 
 
 def leader(scheduled: Scheduled) -> str:

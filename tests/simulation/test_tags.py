@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,19 +20,11 @@ from codeq_cluster.core.tags import ChangeTags
 from codeq_cluster.core.task import Task
 from tests.simulator.brokers import SimBrokers
 from tests.simulator.invariants import InvariantBroken
-from tests.simulator.scenes import settled_brokers
 
-from .test_lanes import SHARDS, asked, at_rest, claimed, ended, kill_leader
+from .moves import SHARDS, asked, at_rest, kill_leader
+from .test_lanes import claimed, ended
 
 USER = ("user", "42")
-
-
-@pytest.fixture
-def brokers() -> Iterator[SimBrokers]:
-    """Yield three nodes."""
-    brokers = settled_brokers(shards=SHARDS)
-    yield brokers
-    brokers.close()
 
 
 def created(brokers: SimBrokers, node_id: str, **tags: str) -> Task:

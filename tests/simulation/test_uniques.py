@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import pytest
@@ -20,21 +20,13 @@ from codeq_cluster.core.task import State
 from codeq_cluster.core.unique import Holder, On, UniqueTerms, scope_of
 from tests.simulator.brokers import SimBrokers
 from tests.simulator.invariants import InvariantBroken
-from tests.simulator.scenes import settled_brokers
 
-from .test_lanes import PATIENCE_S, SHARDS, asked, at_rest, claimed, ended, kill_leader, states
+from .moves import PATIENCE_S, SHARDS, asked, at_rest, kill_leader
+from .test_lanes import claimed, ended, states
 
 _T = TypeVar("_T")
 
 SHARD = shard_of_lane("", "mail", "u", SHARDS)
-
-
-@pytest.fixture
-def brokers() -> Iterator[SimBrokers]:
-    """Yield three nodes."""
-    brokers = settled_brokers(shards=SHARDS)
-    yield brokers
-    brokers.close()
 
 
 def new(number: int, on: On = On.KEEP_LAST, **terms: int) -> Create:
