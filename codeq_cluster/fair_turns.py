@@ -2,8 +2,8 @@
 
 An event loop has no shares of its own: whoever has more requests in progress gets more of it. So
 work begins only while there is room for it. Where work waits for room, its holders take turns,
-however much of it each has. A holder that is alone may have all the room; beside others it has at
-most half, so there is always room for one more.
+however much of it each has, and within a holder's turns its members do. A holder that is alone may
+have all the room; beside others it has at most half, so there is always room for one more.
 
 The room is about the loop's time, as the seats of Kubernetes' API priority and fairness are about a
 server's. While the loop is punctual, work that takes long waits for something else, such as a
@@ -13,7 +13,7 @@ leader that is being elected, and its room is given on.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -24,7 +24,7 @@ from msgspec import Struct
 from codeq_cluster.errors import Overloaded
 
 # Holders whose names begin so take turns like all others, but are nobody's neighbours: nobody has
-# less of the room, or rests, because of them.
+# less of the room, or rests, because of them. They themselves have at most half at any time.
 GUEST = "@"
 
 Task = asyncio.Task[Any]
@@ -53,6 +53,35 @@ class _Waiter:
     task: Task
     units: int
     begun: asyncio.Future[None]
+
+
+class _Line:
+    """The work of one holder that waits; empty lines are false."""
+
+    def __init__(self) -> None:
+        # By member in the order of their turns, then by task in the order in which they came.
+        self._members: OrderedDict[str, OrderedDict[Task, _Waiter]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
+    def add(self, member: str, waiter: _Waiter) -> None:
+        """Add work after that of its member."""
+        self._members.setdefault(member, OrderedDict())[waiter.task] = waiter
+
+    def first(self) -> tuple[str, _Waiter]:
+        """Return the member whose turn it is, and its next work."""
+        member, waiters = next(iter(self._members.items()))
+        return member, next(iter(waiters.values()))
+
+    def leave(self, member: str, task: Task) -> None:
+        """Remove work, if it is there; its member's next turn comes after those of the others."""
+        waiters = self._members.get(member)
+        if waiters is None or waiters.pop(task, None) is None:
+            return
+        self._members.move_to_end(member)
+        if not waiters:
+            del self._members[member]
 
 
 class _Work(Struct, gc=False):
@@ -90,7 +119,7 @@ class FairTurns:
         self._share = max(1, units // 2)
         self._work: dict[Task, _Work] = {}
         self._taken: dict[str, int] = {}
-        self._queues: dict[str, deque[_Waiter]] = {}  # In the order of their turns.
+        self._lines: OrderedDict[str, _Line] = OrderedDict()  # In the order of their turns.
         self._last = ""
         self._others_until_s = 0.0
         self._look: asyncio.TimerHandle | None = None
@@ -114,8 +143,8 @@ class FairTurns:
             self._last = holder
         taken = self._taken
         own = taken.get(holder, 0)
-        if self._queues or self.free <= 0 or units >= _HEAVY or own + units > self._share:
-            return not self._queues and self._begin(task, holder, units)
+        if self._lines or self.free <= 0 or units >= _HEAVY or own + units > self._share:
+            return not self._lines and self._begin(task, holder, units)
         # As `_begin` does, without a call.
         self.free -= units
         taken[holder] = own + units
@@ -133,15 +162,26 @@ class FairTurns:
         self._taken[work.holder] += units
         self.free -= units
 
-    async def turn(self, task: Task, holder: str, units: int, *, within_s: float) -> float:
+    async def turn(
+        self, task: Task, holder: str, units: int, *, member: str, within_s: float
+    ) -> float:
         """Wait until the work may begin, after `begin` has refused; return how long that took.
+
+        The caller bounds the number of those who wait.
+
+        Args:
+            task: As for `begin`.
+            holder: As for `begin`.
+            units: As for `begin`.
+            member: Whose work it is within the holder.
+            within_s: How long it may wait.
 
         Raises:
             Overloaded: Its turn did not come in time.
         """
         loop = asyncio.get_running_loop()
         waiter, since_s = _Waiter(task, units, loop.create_future()), self._now_s()
-        self._queues.setdefault(holder, deque()).append(waiter)
+        self._lines.setdefault(holder, _Line()).add(member, waiter)
         self.waiting += 1
         if self._look is None:
             self._look_later(loop)
@@ -154,6 +194,7 @@ class FairTurns:
             raise Overloaded(self._name) from late
         finally:
             self.waiting -= 1
+            self._leave(holder, member, task)
         return self._now_s() - since_s
 
     def end(self, task: Task) -> None:
@@ -169,7 +210,7 @@ class FairTurns:
             taken[holder] -= units
         else:
             del taken[holder]
-        if self._queues:
+        if self._lines:
             self._go_on()
 
     def _give_back_rested(self, work: _Work) -> None:
@@ -185,37 +226,46 @@ class FairTurns:
         self._taken[work.holder] -= work.units
         if not self._taken[work.holder]:
             del self._taken[work.holder]
-        if self._queues:
+        if self._lines:
             self._go_on()
 
     def _begin(self, task: Task, holder: str, units: int) -> bool:
         own, share = self._taken.get(holder, 0), self._share
         units = min(units, share)
-        crowds = own and own + units > share and self._now_s() <= self._others_until_s
-        if self.free <= 0 or crowds:
+        if self.free <= 0 or (own and own + units > share and self._has_others(holder)):
             return False
         self.free -= units
         self._taken[holder] = own + units
         self._work[task] = _Work(holder, units, self._now_s() if units >= _HEAVY else 0.0)
         return True
 
+    def _has_others(self, holder: str) -> bool:
+        return holder.startswith(GUEST) or self._now_s() <= self._others_until_s
+
     def _go_on(self) -> None:
         """Let work begin, one of each holder in turn, while there is room."""
-        queues, refused = self._queues, 0
-        while self.free > 0 and refused < len(queues):
-            holder, queue = next(iter(queues.items()))
-            del queues[holder]
-            while queue and queue[0].begun.done():
-                queue.popleft()  # It has given up.
-            if not queue:
+        lines, refused = self._lines, 0
+        while self.free > 0 and refused < len(lines):
+            holder, line = next(iter(lines.items()))
+            member, waiter = line.first()
+            if waiter.begun.done():
+                self._leave(holder, member, waiter.task)  # It gives up in this moment.
                 continue
-            if self._begin(queue[0].task, holder, queue[0].units):
-                queue.popleft().begun.set_result(None)
+            lines.move_to_end(holder)
+            if self._begin(waiter.task, holder, waiter.units):
+                self._leave(holder, member, waiter.task)
+                waiter.begun.set_result(None)
                 refused = 0
             else:
                 refused += 1
-            if queue:
-                queues[holder] = queue
+
+    def _leave(self, holder: str, member: str, task: Task) -> None:
+        """Remove work from those that wait, if it is still there."""
+        line = self._lines.get(holder)
+        if line is not None:
+            line.leave(member, task)
+            if not line:
+                del self._lines[holder]
 
     def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
         due_s = self._now_s() + _LOOK_S
@@ -231,7 +281,7 @@ class FairTurns:
             if now_s - work.since_s > min(own_s, _GIVEN_ON_S_MAX):
                 self.end(task)
         self._look = None
-        if self._queues:
+        if self._lines:
             self._go_on()
-        if self._queues:
+        if self._lines:
             self._look_later(loop)

@@ -30,7 +30,7 @@ class Authenticator:
     """Decides which callers are admitted.
 
     Args:
-        clock: Unix seconds.
+        now_ms: Unix milliseconds.
         monotonic: Seconds that never jump, for the age of keys.
     """
 
@@ -38,11 +38,11 @@ class Authenticator:
         self,
         settings: AuthSettings,
         *,
-        clock: Callable[[], float] = time.time,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._clock = clock
+        self._now_ms = now_ms
         # Producers and workers may share an issuer: fetch its keys once and verify a token once.
         made = {
             each: make_provider(
@@ -56,6 +56,7 @@ class Authenticator:
         self._providers = tuple(made.values())
         self._producer = tuple(made[each] for each in settings.producer)
         self._worker = tuple(made[each] for each in settings.worker)
+        # Each with the Unix milliseconds until which it is valid.
         self._remembered: dict[Access, dict[str, tuple[Identity, float]]] = {
             access: {} for access in Access
         }
@@ -81,7 +82,7 @@ class Authenticator:
         if header is None:
             return None
         remembered = self._remembered[access].get(header)
-        if remembered is None or remembered[1] <= self._clock():
+        if remembered is None or remembered[1] <= self._now_ms():
             return None
         identity = remembered[0]
         return identity if not scope or scope in identity.scopes else None
@@ -193,4 +194,5 @@ class Authenticator:
         remembered.pop(header, None)
         if len(remembered) >= self._settings.cached_tokens_max:
             del remembered[next(iter(remembered))]
-        remembered[header] = (identity, min(claims.expires_s, self._clock() + claims.keep_s))
+        until_ms = min(claims.expires_s * 1000, self._now_ms() + claims.keep_s * 1000)
+        remembered[header] = (identity, until_ms)

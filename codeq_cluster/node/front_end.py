@@ -72,7 +72,7 @@ class FrontEnd:
             mesh=parts.mesh,
             now_s=base.now_s,
         )
-        authenticator = Authenticator(base.settings.auth, clock=base.now_s)
+        authenticator = Authenticator(base.settings.auth, now_ms=base.clock.wall_ms)
         await authenticator.start()
         base.stack.push_async_callback(authenticator.stop)
         http = self._http(authenticator)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
@@ -11,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeq_cluster.errors import Overloaded
-from codeq_cluster.fair_turns import FairTurns
+from codeq_cluster.fair_turns import GUEST, FairTurns
 
 WITHIN_S = 30.0
+STRANGERS = f"{GUEST}strangers"
 
 
 @dataclass
@@ -23,12 +26,14 @@ class Bench:
     Attributes:
         step_s: The clock goes on by this much whenever it is looked at.
         begun: Holders, in the order in which their work began.
+        members: Within the holders, in the same order.
     """
 
     units: int
     now_s: float = 100.0
     step_s: float = 0.0
     begun: list[str] = field(default_factory=list)
+    members: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.turns = FairTurns(self.units, name="the room", now_s=self._now)
@@ -40,8 +45,14 @@ class Bench:
         self.now_s += self.step_s
         return self.now_s
 
-    async def start(self, holder: str, units: int = 1) -> asyncio.Task[None]:
+    async def start(self, holder: str, units: int = 1, member: str = "") -> asyncio.Task[None]:
         """Start work, and let it come as far as it can."""
+        work = self.begin(holder, units, member)
+        await settled()
+        return work
+
+    def begin(self, holder: str, units: int = 1, member: str = "") -> asyncio.Task[None]:
+        """Start work as soon as the loop comes to it."""
         end = asyncio.Event()
 
         async def work() -> None:
@@ -49,8 +60,9 @@ class Bench:
             assert task is not None
             try:
                 if not self.turns.begin(task, holder, units):
-                    await self.turns.turn(task, holder, units, within_s=WITHIN_S)
+                    await self.turns.turn(task, holder, units, member=member, within_s=WITHIN_S)
                 self.begun.append(holder)
+                self.members.append(member)
                 self.has_begun[holder].set()
                 self._ends.setdefault(holder, []).append(end)
                 await end.wait()
@@ -58,7 +70,6 @@ class Bench:
                 self.turns.end(task)
 
         self.work.append(asyncio.create_task(work()))
-        await settled()
         return self.work[-1]
 
     async def end(self, holder: str) -> None:
@@ -175,6 +186,69 @@ async def test_beside_others_a_holder_rests_after_heavy_work() -> None:
     await bench.end_all()
 
 
+async def test_a_thousand_strangers_have_one_tenants_turns() -> None:
+    """Each has an address of its own, and a tenant beside them still has every second turn."""
+    bench = Bench(1)
+    await bench.start("running")
+    for number in range(1000):
+        bench.begin(STRANGERS, member=f"2001:db8:0:{number:x}::/64")
+    await settled()
+    for _ in range(10):
+        bench.begin("a")
+    await settled()
+    await bench.end("running")
+    for _ in range(19):
+        await bench.end(bench.begun[-1])
+
+    assert ["running", *[STRANGERS, "a"] * 10] == bench.begun
+    await bench.end_all()
+    assert (1, 0) == (bench.turns.free, bench.turns.waiting)
+
+
+async def test_members_of_a_holder_take_turns_among_themselves() -> None:
+    """One with a single request waits for one of another's, each member's in its order."""
+    bench = Bench(1)
+    await bench.start("a")
+    for member in ["greedy"] * 4 + ["late", "later", "late"]:
+        await bench.start(STRANGERS, member=member)
+    await bench.end("a")
+    for _ in range(6):
+        await bench.end(STRANGERS)
+
+    assert ["greedy", "late", "later", "greedy", "late", "greedy", "greedy"] == bench.members[1:]
+    await bench.end_all()
+
+
+async def test_strangers_together_leave_half_of_the_room() -> None:
+    """A tenant that comes at any time begins at once, even if no other tenant is there."""
+    bench = Bench(4)
+    for number in range(4):
+        await bench.start(STRANGERS, member=f"10.0.0.{number}")
+    await bench.start("a")
+
+    assert ([STRANGERS, STRANGERS, "a"], 1) == (bench.begun, bench.turns.free)
+    await bench.end_all()
+
+
+async def test_work_that_is_given_up_is_kept_no_longer() -> None:
+    """Clients that come and go while nothing may begin do not add up."""
+    bench = Bench(1)
+    await bench.start("a")
+    await bench.start(STRANGERS, member="stays")
+    gone = [await bench.start(STRANGERS, member=f"10.0.0.{n % 7}") for n in range(100)]
+    kept = [weakref.ref(each) for each in gone]
+    for each in gone:
+        each.cancel()
+    await settled()
+    del each, bench.work[2:], gone
+    gc.collect()
+
+    assert [None] * 100 == [each() for each in kept]
+    assert 1 == bench.turns.waiting
+    await bench.end_all()
+    assert ["a", STRANGERS] == bench.begun
+
+
 async def test_a_guest_is_nobodys_neighbour() -> None:
     """Probes and scrapes come at all times; they take turns, and cost a lone tenant nothing."""
     bench = Bench(4)
@@ -204,16 +278,18 @@ async def test_a_holder_that_is_alone_does_not_rest() -> None:
     assert ["a", "a"] == bench.begun
 
 
-@pytest.mark.parametrize("granted", [False, True])
-async def test_work_that_is_given_up_leaves_no_room_taken(granted: bool) -> None:
-    """A client may go while its request waits, or in the moment in which its turn comes."""
+@pytest.mark.parametrize("turn", ["later", "before", "after"])
+async def test_work_that_is_given_up_leaves_no_room_taken(turn: str) -> None:
+    """A client may go while its request waits, or right before or after its turn comes."""
     bench = Bench(1)
     await bench.start("a")
     gone = await bench.start("b")
     await bench.start("c")
-    if granted:
+    if turn == "before":
         bench.turns.end(bench.work[0])
     gone.cancel()
+    if turn == "after":
+        bench.turns.end(bench.work[0])
     await settled()
     await bench.end("a")
 
@@ -230,7 +306,7 @@ async def test_a_turn_that_does_not_come_in_time_is_refused() -> None:
     assert not turns.begin(late, "b", 1)
 
     with pytest.raises(Overloaded, match="the room"):
-        await turns.turn(late, "b", 1, within_s=0.01)
+        await turns.turn(late, "b", 1, member="", within_s=0.01)
 
     turns.end(task)
     assert (1, 0) == (turns.free, turns.waiting)
@@ -244,7 +320,7 @@ async def test_room_of_work_that_waits_for_something_else_is_given_on() -> None:
     assert turns.begin(stuck, "a", 1)
     assert not turns.begin(task, "b", 1)
 
-    await turns.turn(task, "b", 1, within_s=WITHIN_S)
+    await turns.turn(task, "b", 1, member="", within_s=WITHIN_S)
     turns.end(stuck)
     assert 0 == turns.free
 
@@ -267,24 +343,27 @@ async def test_room_is_kept_while_the_loop_is_late() -> None:
     await bench.end_all()
 
 
-Work = tuple[str, int]
+Work = tuple[str, str, int]
 
 
 @given(
     units=st.integers(1, 8),
-    works=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), max_size=30),
+    works=st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.integers(1, 9)), max_size=30
+    ),
 )
 def test_all_work_is_done_and_the_room_is_never_overfilled(units: int, works: list[Work]) -> None:
-    """Everything that waits gets its turn, each holder's in its order."""
+    """Everything that waits gets its turn, whoever's it is."""
 
     async def run() -> None:
         bench = Bench(units)
-        for holder, each in works:
-            await bench.start(holder, each)
+        for holder, member, each in works:
+            await bench.start(holder, each, member)
             assert 1 - max(1, units // 2) <= bench.turns.free <= units
         await bench.end_all()
 
-        assert Counter(holder for holder, _ in works) == Counter(bench.begun)
+        begun = zip(bench.begun, bench.members, strict=True)
+        assert Counter((holder, member) for holder, member, _ in works) == Counter(begun)
         assert (units, 0) == (bench.turns.free, bench.turns.waiting)
 
     asyncio.run(run())

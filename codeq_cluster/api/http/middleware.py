@@ -48,6 +48,9 @@ _NOBODY = Identity(subject="", tenant="", scopes=frozenset(), event_types=(), ro
 _WRONG_HOST = ApiError(
     421, "this host name is not served: use an IP address, or add it to allowedHosts", "wrong-host"
 )
+# Callers that need no token take turns as one holder, so many addresses have no more turns than a
+# tenant. So do operators, who are needed most when their own tenant floods a node.
+_TOGETHER = {Access.OPEN: f"{GUEST}strangers", Access.OPERATOR: f"{GUEST}operators"}
 # A request takes another unit of the room for requests for each of these in its body.
 _UNIT_BYTES = 4096
 _CLIENT_GONE = 499  # No answer is sent; only the metric shows this status.
@@ -135,7 +138,14 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
                 assert task is not None
                 try:
                     if not turns.begin(task, identity.tenant, units):
-                        await _wait_for_turn(turns, task, call, identity.tenant, units)
+                        await _wait_for_turn(
+                            turns,
+                            task,
+                            call,
+                            units,
+                            holder=identity.tenant,
+                            member=identity.subject,
+                        )
                     response = await route.handler(call)
                 finally:
                     turns.end(task)
@@ -265,22 +275,21 @@ def _by_token(route: Route, authenticator: Authenticator, strangers: Strangers) 
 def _in_turn(route: Route, services: Services) -> Handler:
     """Return the route's handler, which begins when it is the caller's turn.
 
-    It is the tenant's. Operators have turns of their own: they are needed most when their own
-    tenant floods a node. Callers that need no token have those of their address.
+    The turns are the tenant's, or those of `_TOGETHER`. Within them users take turns, and callers
+    that need no token do by address.
     """
     handler, current_task = route.handler, asyncio.current_task
     turns, caller_of = services.shares.turns, services.shares.strangers.caller
-    operates, is_open = route.access is Access.OPERATOR, route.access is Access.OPEN
+    together, is_open = _TOGETHER.get(route.access), route.access is Access.OPEN
 
     async def handle(call: Call) -> web.StreamResponse | HttpAnswer[Any]:
         task, units = current_task(), 1 + len(call.text) // _UNIT_BYTES
         assert task is not None
-        holder = call.identity.tenant
-        if operates or is_open:
-            holder = f"{GUEST}{caller_of(call.request) if is_open else 'operators'}"
+        holder = together or call.identity.tenant
         try:
             if not turns.begin(task, holder, units):
-                await _wait_for_turn(turns, task, call, holder, units)
+                member = caller_of(call.request) if is_open else call.identity.subject
+                await _wait_for_turn(turns, task, call, units, holder=holder, member=member)
             return await handler(call)
         finally:
             turns.end(task)
@@ -289,10 +298,14 @@ def _in_turn(route: Route, services: Services) -> Handler:
 
 
 async def _wait_for_turn(
-    turns: FairTurns, task: asyncio.Task[Any], call: Call, holder: str, units: int
+    turns: FairTurns, task: asyncio.Task[Any], call: Call, units: int, *, holder: str, member: str
 ) -> None:
-    """Wait until a call may begin; its answer is due as if it had not waited."""
-    call.timeout_s -= await turns.turn(task, holder, units, within_s=call.timeout_s / 2)
+    """Wait until a call may begin; its answer is due as if it had not waited.
+
+    A connection has one call at a time, so at most `limits.connectionsMax` wait.
+    """
+    within_s = call.timeout_s / 2
+    call.timeout_s -= await turns.turn(task, holder, units, member=member, within_s=within_s)
 
 
 def _with_body(route: Route, services: Services, handler: Handler) -> Handler:

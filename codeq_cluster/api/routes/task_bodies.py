@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -163,6 +163,7 @@ class TaskBody(Body):
 
 TASK_SCHEMA = Schema(TaskBody)
 INVALID = TASK_SCHEMA.unreadable
+_NO_NUMBERS = (0, 0, 0, 0)  # Of most tasks.
 
 
 async def refused_webhooks(call: Call, bodies: Iterable[TaskBody]) -> Collection[str]:
@@ -208,18 +209,15 @@ def new_task(
         # An instant before 1970 is in the past like any other; 0 would mean "not set".
         run_at_ms = max(1, instant_ms(body.run_at, error=INVALID_RUN_AT))
     asked = body.delay_seconds, body.ttl_seconds, body.max_attempts, body.priority
-    delay_s, ttl_s, max_attempts, priority = wholes(*asked, error=INVALID)
-    if delay_s < 0:
-        raise INVALID_DELAY
+    numbers = _numbers(asked, limits) if any(asked) else _NO_NUMBERS
+    delay_s, ttl_s, max_attempts, priority = numbers
     if not bounds.is_queue_name(body.command):
         raise INVALID_COMMAND
     if body.webhook:
         require_webhooks(call)
     if body.webhook in refused:
         raise INVALID_WEBHOOK
-    max_attempts = max(0, max_attempts)
     key = body.idempotency_key or ""
-    _check_bounds(limits, delay_s=delay_s, ttl_s=ttl_s, max_attempts=max_attempts)
     if len(key.encode()) > limits.idempotency_key_bytes_max or key.startswith(AMONG_LANE):
         raise key_too_long(call.services.settings)
     lane, cost = read_lane(call, body.key or "", body.cost)
@@ -236,7 +234,7 @@ def new_task(
         command=body.command,
         payload=payload,
         priority=min(max(priority, PRIORITY_MIN), PRIORITY_MAX),
-        max_attempts=max_attempts,
+        max_attempts=max(0, max_attempts),
         webhook=body.webhook or "",
         idempotency_key=key,
         run_at_ms=run_at_ms,
@@ -263,7 +261,11 @@ def _check_ties(call: Call, body: TaskBody, *, may_join: bool, may_depend: bool)
         raise INVALID_DEPENDENCY
 
 
-def _check_bounds(limits: LimitSettings, *, delay_s: int, ttl_s: int, max_attempts: int) -> None:
+def _numbers(asked: Sequence[int | None], limits: LimitSettings) -> Sequence[int]:
+    """Return delay, time to live, attempts and priority, 0 for each that is absent."""
+    delay_s, ttl_s, max_attempts, _ = numbers = wholes(*asked, error=INVALID)
+    if delay_s < 0:
+        raise INVALID_DELAY
     if ttl_s < 0:
         raise INVALID_TTL
     if delay_s > limits.delay_seconds_max:
@@ -272,6 +274,7 @@ def _check_bounds(limits: LimitSettings, *, delay_s: int, ttl_s: int, max_attemp
         raise too_high("ttlSeconds", limits.delay_seconds_max)
     if max_attempts > limits.max_attempts_max:
         raise too_high("maxAttempts", limits.max_attempts_max)
+    return numbers
 
 
 def _handling_number(name: str, value: int | None) -> int:

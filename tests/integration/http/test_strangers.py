@@ -9,18 +9,37 @@ import asyncio
 import base64
 import json
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from codeq_cluster.settings import AuthProviderSettings, LimitSettings, ProxySettings
-from tests.integration.http.client import DEADLINE_S, Answer, Client, read_answer, serving, single
+from tests.integration.http.client import (
+    DEADLINE_S,
+    Answer,
+    Client,
+    eventually,
+    read_answer,
+    serving,
+    single,
+)
 from tests.integration.http.conftest import Running
 
 _ASK = b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n"
 _FLOOD, _OTHER = "127.0.0.2", "127.0.0.3"
 _MANY = 40
+_JSON = "application/json"
+
+
+def _part(value: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+# A token whose key the node has to ask for.
+_UNPUBLISHED = ".".join(map(_part, ({"alg": "RS256", "kid": "k"}, {"sub": "s"}, {})))
 
 
 async def test_an_address_leaves_connections_to_others(node_with: Running) -> None:
@@ -141,32 +160,59 @@ async def test_log_ins_under_way_have_bounded_room(node_with: Running) -> None:
 
 async def test_tokens_under_verification_are_shared_by_address(tmp_path: Path) -> None:
     """Their requests wait while the issuer is silent; an address may have half of those."""
-    settings = single(tmp_path / "node", LimitSettings())
+    async with _beside_a_silent_issuer(tmp_path, LimitSettings()) as node:
+        asking = node.head("POST", "tasks", 2, token=_UNPUBLISHED) + b"{}"
+        answers = []
+        for address in [_FLOOD] * 65 + [_OTHER]:
+            reader, writer = await _from(node, address)
+            writer.write(asking)
+            answers.append(asyncio.ensure_future(read_answer(reader)))
+        done, _ = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        told = [(each.result().status, each.result().json["code"]) for each in done]
+        waits = not answers[-1].done()
+        for each in answers:
+            each.cancel()
+
+    assert [(503, "overloaded")] == told
+    assert waits
+
+
+async def test_strangers_take_turns_by_address(tmp_path: Path) -> None:
+    """While one address has many log-ins waiting, another and a tenant are served."""
+    limits = LimitSettings(requests_in_progress=2, request_timeout_ms=120_000)
+    async with _beside_a_silent_issuer(tmp_path, limits) as node:
+        body = json.dumps({"token": _UNPUBLISHED}).encode()
+        head = node.head("POST", "/ui/api/session", len(body), token="", Content_Type=_JSON)
+        for _ in range(_MANY):
+            _, writer = await _from(node, _FLOOD)
+            writer.write(head + body)
+
+        async def flooded() -> bool:
+            return await _waiting(node) >= _MANY // 2
+
+        await eventually(flooded)
+        served = await _asked(node, _OTHER)
+        await node.create()
+
+        assert 200 == served.status
+        assert 0 < await _waiting(node)
+
+
+async def _waiting(node: Client) -> float:
+    return await node.metric("codeq_http_waiting_for_turn")
+
+
+@asynccontextmanager
+async def _beside_a_silent_issuer(tmp_path: Path, limits: LimitSettings) -> AsyncIterator[Client]:
+    """Run a node that asks an issuer for its keys and gets no answer."""
+    settings = single(tmp_path / "node", limits)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         jwks = AuthProviderSettings(
             kind="jwks", jwks_url=f"http://127.0.0.1:{silent.getsockname()[1]}/keys"
         )
         auth = replace(settings.auth, producer=(*settings.auth.producer, jwks))
         async with serving(replace(settings, auth=auth)) as node:
-            head, claims = (_part(each) for each in ({"alg": "RS256", "kid": "k"}, {"sub": "s"}))
-            asking = node.head("POST", "tasks", 2, token=f"{head}.{claims}.{_part({})}") + b"{}"
-            answers = []
-            for address in [_FLOOD] * 65 + [_OTHER]:
-                reader, writer = await _from(node, address)
-                writer.write(asking)
-                answers.append(asyncio.ensure_future(read_answer(reader)))
-            done, _ = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
-            told = [(each.result().status, each.result().json["code"]) for each in done]
-            waits = not answers[-1].done()
-            for each in answers:
-                each.cancel()
-
-        assert [(503, "overloaded")] == told
-        assert waits
-
-
-def _part(value: object) -> str:
-    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+            yield node
 
 
 async def _from(node: Client, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

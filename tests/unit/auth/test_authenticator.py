@@ -262,7 +262,8 @@ async def test_a_verified_token_is_forgotten_when_it_expires() -> None:
     now_s = time.time()
     provider = AuthProviderSettings(kind="hs256", secret=SECRET, cache_seconds=3600)
     auth = Authenticator(
-        AuthSettings(producer=(provider,), tenant_fallback="default"), clock=lambda: now_s
+        AuthSettings(producer=(provider,), tenant_fallback="default"),
+        now_ms=lambda: int(now_s * 1000),
     )
     header = signed(exp=int(now_s) + 30)
     await auth.authenticate(header, Access.PRODUCER)

@@ -24,9 +24,9 @@ class Hours:
         self.passed_s = 0.0
         self._started_s = time.time()
 
-    def wall(self) -> float:
-        """Return Unix seconds."""
-        return self._started_s + self.passed_s
+    def wall_ms(self) -> int:
+        """Return Unix milliseconds."""
+        return int((self._started_s + self.passed_s) * 1000)
 
     def monotonic(self) -> float:
         """Return seconds that never jump."""
@@ -46,7 +46,7 @@ def trusting(issuer: Issuer, clock: Hours) -> Authenticator:
     provider = AuthProviderSettings(kind="jwks", jwks_url=issuer.url, cache_seconds=TTL_S)
     return Authenticator(
         AuthSettings(producer=(provider,), tenant_fallback="default"),
-        clock=clock.wall,
+        now_ms=clock.wall_ms,
         monotonic=clock.monotonic,
     )
 
