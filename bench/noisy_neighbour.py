@@ -5,7 +5,7 @@ that offers creates at a much higher pace: none; a client of servers that do not
 the cost of the generator alone; a tenant with a rate limit; a tenant without one; none again.
 In two more phases the quiet tenants' tasks have webhooks: alone, and beside a tenant whose tasks
 name forty hosts that answer after twelve seconds. In the last phases one address attacks the nodes,
-in each way of `tests.harness.arsenal`.
+in each way of `tests.harness.arsenal`, and a hundred addresses ask for what needs no token.
 """
 
 from __future__ import annotations
@@ -50,6 +50,15 @@ _SETTLE_S = 2.0
 _FLOOR_SERVERS = 3
 _NEW_QUEUES = 600
 _ATTACKER = "127.0.0.2"  # Another address than that of the quiet tenants.
+_STRANGERS = Attack(
+    name="strangers",
+    first=b"".join(
+        b"GET %b HTTP/1.1\r\nHost: node\r\n\r\n" % each for each in [b"/healthz", b"/metrics"] * 5
+    ),
+    connections=100,
+    answers=10,
+    addresses=100,
+)
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +123,9 @@ async def _measure(options: argparse.Namespace, directory: Path, nowhere: list[s
 async def _attacks(options: argparse.Namespace, cluster: LocalCluster) -> list[Phase]:
     looted = await loot(next(iter(cluster.urls.values())), _NOISY)
     every = arsenal(random.Random(0), _NOISY, looted, queues=_NEW_QUEUES, receivers=())
-    wanted = [each for each in every if not options.only or each.name in options.only]
+    wanted = [
+        each for each in (*every, _STRANGERS) if not options.only or each.name in options.only
+    ]
     return [await _phase(options, cluster, each.name, attack=each) for each in wanted]
 
 

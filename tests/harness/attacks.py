@@ -1,4 +1,4 @@
-"""Attacks: one address that wastes what a node has before or while a request arrives."""
+"""Attacks: one address, or some, that waste what a node has before or while a request arrives."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 import msgspec
 
@@ -32,6 +33,7 @@ class Attack:
         answers: A connection ends after so many.
         opened_at_once: The most connections opened at each node in a tick.
         opened_max: The most connections opened at each node in all; None for no bound.
+        addresses: Those of its connections, in turn, from its source on.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Attack:
     answers: int = 1
     opened_at_once: int = 100
     opened_max: int | None = None
+    addresses: int = 1
 
 
 def request(method: str, path: str, token: str, body: bytes = b"", *, length: int = -1) -> bytes:
@@ -92,9 +95,9 @@ async def _keep(attack: Attack, target: Target, source: str, reached: Counter[Ta
             most = min(attack.opened_at_once, attack.connections - len(opened))
             if attack.opened_max is not None:
                 most = min(most, attack.opened_max - count)
-            for _ in range(most):
+            for number in range(count, count + most):
                 opened.append(_Connection(attack, target, reached))
-                await opened[-1].connect(source)
+                await opened[-1].connect(str(ip_address(source) + number % attack.addresses))
             count += max(0, most)
             await asyncio.sleep(_TICK_S)
     finally:
