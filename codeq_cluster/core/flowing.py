@@ -15,7 +15,7 @@ from codeq_cluster.core.limiting import refused_sharer, rule_of
 from codeq_cluster.core.operations import DeleteTopic, PutFlow
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.spreading import spread
+from codeq_cluster.core.spreading import RULED, is_full, spread
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.view import View
 
@@ -36,6 +36,8 @@ def put_flow(view: View, operation: PutFlow, _: LifetimeRules) -> Decision:
     wanted = had._replace(per_key=operation.per_key, per_queue=operation.per_queue, limit=limit)
     if wanted == had:
         return stands(view, asked, had)
+    if is_full(view, asked.tenant, queue):
+        return Decision(Rejected(Rejection.TOO_MANY, RULED))
     pinned = here.pinned if here is not None else ""
     if limit:
         shards = operation.shards

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import flowing, key_rules
+from codeq_cluster.core import flowing, key_rules, spreading
 from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.dependencies import arriving as arriving_row
@@ -77,6 +77,7 @@ class _Taking:
         self._keys_taken: list[str] = []
         self._keys_apart: list[str] = []
         self._items_refused: list[str] = []
+        self._ruled = 0  # Topics and limits with rules.
         self._topics_apart: list[str] = []
         self._sharing: set[tuple[str, str]] = set()  # Scopes of limits, and queues.
 
@@ -172,7 +173,7 @@ class _Taking:
         else:
             most = item.count_max
             full = self._view.count_items(kind, self._tenant, most) + more >= most
-        if full:
+        if full or self._rules_full(item):
             self._items_refused.append(f"{kind.value}/{item.id}")
             return
         if isinstance(item, Topic):
@@ -186,10 +187,18 @@ class _Taking:
         if isinstance(own, Topic | Limit):
             # The other cluster's number says nothing here.
             own = replace(own, rule_seq=self._view.next_seq() if own.rule_seq else 0)
+            self._ruled += bool(own.rule_seq)
             self._changes += flowing.arrived(self._view, own, self._operation.shards)
         self._changes.append(ItemChange(before=None, after=own))
         if isinstance(own, KeyRule):
             self._changes.append(key_rules.follows(self._view, own))
+
+    def _rules_full(self, item: Governing) -> bool:
+        """Return whether a topic or a limit has rules, and the tenant may have no more of them."""
+        if not isinstance(item, Topic | Limit) or not item.rule_seq:
+            return False
+        scope = item.id if isinstance(item, Topic) else scope_of_limit(item.id)
+        return spreading.is_full(self._view, self._tenant, scope, begun=self._ruled)
 
     def _placed(self, topic: Topic) -> Topic:
         """Return a topic whose queue keeps the place that it has here: a pin never ends."""

@@ -32,7 +32,15 @@ RUNNING_MAX = 10_000  # The largest bound that a rule may set.
 WEIGHT_MAX = 16  # Turns of a key: a decision makes at most so many of its tasks ready.
 KEY_RULES_MAX = 10_000  # Keys of a tenant with rules of their own, on each shard.
 
+# A tenant's queues and limits that have rules, those whose rules ended within `OVER_MS`, and pinned
+# queues. Each is a row on every shard, and there about 500 bytes of memory if it is in force or
+# pinned, else 150. Topics and limits have 2000 of them at most.
+FLOWS_MAX = 5000
+# How long a shard remembers that rules have ended. No request and no relay brings older ones later.
+OVER_MS = 24 * 3600 * 1000
+
 _LANES_CACHED = 4096  # x about 200 bytes; a decision uses its task's lane several times.
+_LAST_LANE = "f" * 32
 _LANE_ID = re.compile(r"[a-z0-9._:-]{1,128}@[0-9a-f]{32}")
 
 
@@ -173,15 +181,16 @@ class Flow(StoredItem, frozen=True, array_like=True, tag="flow", kw_only=True):
     Attributes:
         id: The queue, or the limit's scope.
         seq: When the rules were put; older ones change nothing.
-        per_key: None once the topic has no rule any more; the row stays, so that an older rule
-            that comes late changes nothing.
+        per_key: None once the topic has no rule any more.
         per_queue: None without a rule of all the queue's tasks together.
         pinned: The scope that places the queue, since it has or had such a rule or a limit: its new
             tasks are all on the shard of that, whatever keys they have. It never changes, or a
             task's idempotency key would be looked for on the wrong shard.
         limit: The limit that the queue shares with others; empty for none.
         walked: The lanes up to this one follow the rule; empty for none, or for all.
-        expires_ms: When the walk over the lanes goes on; 0 once all of them follow the rule.
+        expires_ms: When the walk over the lanes goes on; 0 once all of them follow the rule. Once
+            all of them follow the end of the rules, when the row is deleted; it stays until then,
+            so that an older rule that comes late changes nothing.
     """
 
     place = Place.ORIGIN
@@ -197,6 +206,24 @@ class Flow(StoredItem, frozen=True, array_like=True, tag="flow", kw_only=True):
     per_queue: PerQueueOrNone = None
     pinned: ScopeOrNone = ""
     limit: QueueOrNone = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it says nothing but that older rules have ended."""
+        return not (self.per_key or self.per_queue or self.limit or self.pinned)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether all lanes follow it."""
+        return not self.expires_ms or self.walked == _LAST_LANE
+
+    def walked_through(self, *, now_ms: int) -> Flow | None:
+        """Return it once its walk finds no more lanes; None if it has been over for its time."""
+        if not self.is_over:
+            return replace(self, walked="", expires_ms=0)
+        if self.walked == _LAST_LANE:
+            return None
+        return replace(self, walked=_LAST_LANE, expires_ms=now_ms + OVER_MS)
 
 
 class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):

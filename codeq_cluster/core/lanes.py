@@ -95,7 +95,7 @@ def in_force(view: View, rule: FlowRule) -> list[ItemChange]:
         id=rule.queue,
         seq=rule.seq,
         per_key=rule.per_key,
-        expires_ms=0 if is_limits(rule.queue) else view.now_ms,
+        expires_ms=0 if is_limits(rule.queue) and rule.per_queue else view.now_ms,
         per_queue=rule.per_queue,
         pinned=(found.pinned if found is not None else "") or rule.pinned,
         limit=rule.limit,
@@ -186,7 +186,8 @@ class _Lanes:
             after = lane.name
         else:
             if next(lanes, None) is None:
-                yield ItemChange(before=flow, after=replace(flow, walked="", expires_ms=0))
+                through = flow.walked_through(now_ms=self._view.now_ms)
+                yield ItemChange(before=flow, after=through)
                 return
         yield ItemChange(before=flow, after=replace(flow, walked=after))
 

@@ -16,7 +16,7 @@ from codeq_cluster.core.limit import (
 from codeq_cluster.core.outcomes import Changed, LimitStands, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import shard_of_queue
-from codeq_cluster.core.spreading import spread
+from codeq_cluster.core.spreading import RULED, is_full, spread
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.view import View
 
@@ -34,6 +34,8 @@ def put_limit(view: View, operation: PutLimit, _: LifetimeRules) -> Decision:
         return Decision(LimitStands(found, made=made_now))
     if found is None and view.count_items(ItemKind.LIMIT, tenant, LIMITS_MAX) == LIMITS_MAX:
         return Decision(Rejected(Rejection.TOO_MANY, "limits"))
+    if is_full(view, tenant, scope_of_limit(limit)):
+        return Decision(Rejected(Rejection.TOO_MANY, RULED))
     after = Limit(
         tenant=tenant,
         id=limit,

@@ -46,6 +46,10 @@ class View(Protocol):
         """Return the `Flow.pinned` of each queue, by tenant, that is pinned."""
 
     @property
+    def ruled(self) -> Mapping[str, AbstractSet[str]]:
+        """Return the queues and the limits that have a `Flow`, by tenant."""
+
+    @property
     def sharers(self) -> Mapping[tuple[str, str], AbstractSet[str]]:
         """Return the queues that share each limit, by tenant and scope."""
 

@@ -243,6 +243,14 @@ class DictView:
         return {(flow.tenant, flow.id): flow.pinned for flow in self._flows() if flow.pinned}
 
     @property
+    def ruled(self) -> dict[str, set[str]]:
+        """Return the queues and the limits that have rules or had some, by tenant."""
+        found: dict[str, set[str]] = {}
+        for flow in self._flows():
+            found.setdefault(flow.tenant, set()).add(flow.id)
+        return found
+
+    @property
     def sharers(self) -> dict[tuple[str, str], set[str]]:
         """Return the queues that share each limit."""
         found: dict[tuple[str, str], set[str]] = {}

@@ -15,6 +15,8 @@ from .model_task import Item
 
 WORK = ("running", "ready", "kept", "held", "stopped_by")
 CHANGES_MAX = 48  # Of the walks of one operation.
+LAST = "f" * 32  # Where a walk stays that waits for the row's deletion.
+DAY_MS = 24 * 3600 * 1000
 BACK_MAX = 16  # Ready tasks of a held key that go back in one step.
 
 _Key = tuple[str, str, str]  # Tenant, queue and key.
@@ -209,7 +211,12 @@ class Lanes:
             if self._left <= 0:
                 return
             flow["walked"] = digest(key[2])
-        flow |= {"walked": "", "expires_ms": 0}
+        if flow["per_key"] is not None:
+            flow |= {"walked": "", "expires_ms": 0}
+        elif flow["walked"] == LAST:
+            del self.rules[name]
+        else:
+            flow |= {"walked": LAST, "expires_ms": self._clock() + DAY_MS}
 
     def _of(self, key: _Key) -> list[Item]:
         return [item for item in self._items.values() if item.lane and _key(item) == key]

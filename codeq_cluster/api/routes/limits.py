@@ -24,13 +24,14 @@ from codeq_cluster.api.routes.flows import (
 from codeq_cluster.api.routes.listing import PAGE, caller, listed
 from codeq_cluster.api.routes.task_views import NOON_MS
 from codeq_cluster.auth import Access
+from codeq_cluster.broker.requests.queue_policies import too_many
 from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core.bounds import COMMAND_WORDS, is_queue_name
 from codeq_cluster.core.gate import IN_PROGRESS_MAX, PerQueue
 from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.core.limit import LIMITS_MAX, Limit
+from codeq_cluster.core.limit import Limit
 from codeq_cluster.core.outcomes import Rejected, Rejection
-from codeq_cluster.errors import TooMany
+from codeq_cluster.core.spreading import RULED
 
 ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
@@ -151,7 +152,7 @@ async def get(call: Call) -> HttpAnswer[LimitView]:
     Answer("The limit is new.", _EXAMPLE, status=201),
     body=_LIMIT,
     example={"maxRunning": 20},
-    errors=(BAD_NAME, TOO_EARLY, from_failure(TooMany("limits", LIMITS_MAX))),
+    errors=(BAD_NAME, TOO_EARLY, *map(from_failure, map(too_many, ("limits", RULED)))),
 )
 async def put(call: Call) -> HttpAnswer[LimitView]:
     """Create or change a limit; repeating the request changes nothing.

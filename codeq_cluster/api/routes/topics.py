@@ -26,6 +26,7 @@ from codeq_cluster.api.routes.flows import (
 from codeq_cluster.api.routes.listing import PAGE, caller, listed
 from codeq_cluster.api.routes.task_views import COMMAND, NOON_MS, read_handling, show_handling
 from codeq_cluster.auth import Access
+from codeq_cluster.broker.requests.queue_policies import too_many
 from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core import bounds
 from codeq_cluster.core.backoff import POLICIES
@@ -38,14 +39,12 @@ from codeq_cluster.core.items import (
     TIER_MAX,
     TIERS_MAX,
     TOPIC_ATTEMPTS,
-    TOPICS_MAX,
     WEIGHT,
     Topic,
 )
-from codeq_cluster.core.limit import SHARERS_MAX
 from codeq_cluster.core.operations import PutTopic
 from codeq_cluster.core.outcomes import Rejected, Rejection, TopicStands
-from codeq_cluster.errors import TooMany
+from codeq_cluster.core.spreading import RULED
 
 ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
@@ -255,8 +254,7 @@ async def topic(call: Call) -> HttpAnswer[TopicView]:
     errors=(
         BAD_NAME,
         _unknown_field("owner", ()),
-        from_failure(TooMany("topics", TOPICS_MAX)),
-        from_failure(TooMany("queues of one limit", SHARERS_MAX)),
+        *map(from_failure, map(too_many, ("topics", "queues of one limit", RULED))),
         from_rejection(Rejected(Rejection.KEYS_ELSEWHERE)),
         from_rejection(Rejected(Rejection.UNKNOWN_LIMIT, "stripe")),
         from_rejection(Rejected(Rejection.PINNED_ELSEWHERE, COMMAND)),

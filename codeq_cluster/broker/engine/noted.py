@@ -25,6 +25,7 @@ class Noted:
 
     Attributes:
         flows: The rules of every queue and limit that has any or is pinned, by tenant and scope.
+        ruled: By tenant, the scopes of these, and of those whose rules have ended.
         bulk: The tenant and the id of every bulk job that goes on.
     """
 
@@ -37,6 +38,7 @@ class Noted:
         """
         self.asides: set[tuple[str, str]] = set()
         self.flows: dict[tuple[str, str], Flow] = {}
+        self.ruled: dict[str, set[str]] = {}
         self.pins: dict[tuple[str, str], str] = {}
         self.sharers: dict[tuple[str, str], set[str]] = {}
         self.gates: dict[tuple[str, str], Gate] = {}
@@ -53,11 +55,13 @@ class Noted:
             change = self.asides.discard if value is None else self.asides.add
             change(keyspace.item_parts(key)[1:])
         elif key.startswith(_FLOWS):
+            _, tenant, scope = keyspace.item_parts(key)
+            self._note_ruled(tenant, scope, is_ruled=value is not None)
             flow = None if value is None else records.decode_item(value)
             if isinstance(flow, Flow):
                 self._flow(flow)
             else:
-                self.flows.pop(keyspace.item_parts(key)[1:], None)
+                self.flows.pop((tenant, scope), None)
         elif key.startswith(_GATES):
             _, tenant, scope = keyspace.item_parts(key)
             gate = None if value is None else records.decode_item(value)
@@ -71,6 +75,15 @@ class Noted:
             goes_on = isinstance(job, BulkJob) and not job.ended_ms
             change = self.bulk.add if goes_on else self.bulk.discard
             change(keyspace.item_parts(key)[1:])
+
+    def _note_ruled(self, tenant: str, scope: str, *, is_ruled: bool) -> None:
+        scopes = self.ruled.setdefault(tenant, set())
+        if is_ruled:
+            scopes.add(scope)
+        else:
+            scopes.discard(scope)
+        if not scopes:
+            del self.ruled[tenant]
 
     def _flow(self, flow: Flow) -> None:
         """Take in the rules of a queue or a limit."""

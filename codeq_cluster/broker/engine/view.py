@@ -105,7 +105,7 @@ class ShardView(Ranges):
         self._noted = Noted(store, opened=self.opened)
         self.asides, self.bulk = self._noted.asides, self._noted.bulk
         self.pins, self.gates = self._noted.pins, self._noted.gates
-        self.sharers = self._noted.sharers
+        self.ruled, self.sharers = self._noted.ruled, self._noted.sharers
 
     # -- for the core ----------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from codeq_cluster.broker.questions import Settle
 from codeq_cluster.broker.requests.producer import new_id, on_their_shards
 from codeq_cluster.broker.values import Caller, new_request
 from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.administering import FlowOf, flow_of
 from codeq_cluster.core.flowing import rule_on
 from codeq_cluster.core.gate import Gate, PerQueue
 from codeq_cluster.core.items import (
@@ -28,6 +29,7 @@ from codeq_cluster.core.items import (
     WebhookKey,
 )
 from codeq_cluster.core.lane import (
+    FLOWS_MAX,
     KEY_RULES_MAX,
     Flow,
     FlowRule,
@@ -71,6 +73,7 @@ from codeq_cluster.core.outcomes import (
     TopicStands,
 )
 from codeq_cluster.core.sharding import home_shard, shard_of_lane, shard_of_queue
+from codeq_cluster.core.spreading import RULED
 from codeq_cluster.core.stored_item import ItemKind, StoredItem
 from codeq_cluster.core.task import Counters
 from codeq_cluster.errors import CodeqError, OutcomeUnknown, TooMany
@@ -87,7 +90,12 @@ _MOST = {
     "keys with rules of their own": KEY_RULES_MAX,
     "limits": LIMITS_MAX,
     "queues of one limit": SHARERS_MAX,
+    RULED: FLOWS_MAX,
 }
+_FEWER_RULES = (
+    "other names count for a day after their rules have ended, and for ever if they had a limit; "
+    "give new rules to names that had some"
+)
 
 
 class LimitState(Struct, frozen=True, kw_only=True):
@@ -210,7 +218,9 @@ class QueuePolicies:
             if isinstance(found, BaseException):
                 raise found
             flow = records.item_in(found.values[0], Flow)
-            if flow is None or flow.seq < topic.rule_seq or flow.expires_ms:
+            if flow is None and flow_of(topic) == FlowOf(rule_seq=topic.rule_seq):
+                continue  # The shard has followed the end of the rules, and has forgotten it since.
+            if flow is None or flow.seq < topic.rule_seq or not flow.is_followed:
                 return True
         return False
 
@@ -247,7 +257,7 @@ class QueuePolicies:
         shard = await self._key_shard(caller, queue, key)
         [outcome] = await self._shards.operate(shard, [operation], deadline=caller.deadline)
         if isinstance(outcome, Rejected):
-            raise TooMany(outcome.limit, _MOST[outcome.limit])
+            raise too_many(outcome.limit)
 
     async def topic(self, caller: Caller, name: str) -> Topic | None:
         """Return a topic, or None."""
@@ -329,7 +339,7 @@ class QueuePolicies:
         outcome = await self._operate(caller, operation)
         if isinstance(outcome, Rejected):
             if outcome.rejection is Rejection.TOO_MANY:
-                raise TooMany(outcome.limit, _MOST[outcome.limit])
+                raise too_many(outcome.limit)
             return outcome
         home, deadline = self._home(caller.tenant), caller.deadline
         try:
@@ -350,6 +360,11 @@ class QueuePolicies:
 
     def _home(self, tenant: str) -> int:
         return home_shard(tenant, self._shards.count)
+
+
+def too_many(what: str) -> TooMany:
+    """Return the refusal of one more of what a tenant may keep, or name, at most so many of."""
+    return TooMany(what, _MOST[what], advice=_FEWER_RULES if what == RULED else "")
 
 
 def _is_alive(row: bytes | None) -> bool:
