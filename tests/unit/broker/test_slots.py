@@ -14,7 +14,7 @@ from codeq_cluster.core.explaining import Facts, explain
 from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.lane import FlowRule, PerKey, SetFlow
 from codeq_cluster.core.new_task import CreateKeyed
-from codeq_cluster.core.operations import Operation
+from codeq_cluster.core.operations import Advance, Operation
 from codeq_cluster.core.outcomes import Submitted
 from codeq_cluster.core.task import State
 
@@ -52,8 +52,12 @@ async def explained(shard: Shard, task_id: str) -> str:
     return answer.explanation.text
 
 
-async def leave_as_before(shard: Shard, task_id: str) -> None:
-    """Give a leased task what leaders wrote at first: a slot, and no mark in its record."""
+async def leave_as_before(shard: Shard, task_id: str, *, slot_too: bool = True) -> None:
+    """Give a leased task what leaders wrote at first: a slot, and no mark in its record.
+
+    One that renewed a lease of a later leader dropped the mark and wrote no slot: it took the slot
+    for one that was there and stays.
+    """
     state = shard.store.state
     record = state.get(keyspace.task(task_id))
     assert record is not None
@@ -61,8 +65,8 @@ async def leave_as_before(shard: Shard, task_id: str) -> None:
     assert task.more is not None
     before = replace(task, more=replace(task.more, slotless=False))
     [slot] = {*keyspace.index_keys(before)} - {*keyspace.index_keys(task)}
-    rows = {keyspace.task(task_id): records.encode(before), slot: b""}
     shard.log.depose()
+    rows = {keyspace.task(task_id): records.encode(before), **({slot: b""} if slot_too else {})}
     state.commit(rows, index=state.applied_index + 1, digest=state.digest)
     shard.log.lead()
 
@@ -112,6 +116,31 @@ async def test_a_task_leased_by_an_earlier_leader_leaves_no_slot(shard: Shard) -
     assert isinstance(ended, Submitted)
     assert ["b"] == after
     assert not slots(shard)
+
+
+@pytest.mark.parametrize("backs_off", [False, True])
+async def test_a_mark_that_an_earlier_leader_dropped_leaves_nothing(
+    shard: Shard, backs_off: bool
+) -> None:
+    """The end of the lease deletes a slot that is not there, and the next of the key goes."""
+    await shard.engine.operate([rule(), keyed("a"), claim("1"), keyed("b")])
+    await leave_as_before(shard, "a", slot_too=False)
+    assert [] == slots(shard)
+    assert "task a goes before it, by its key k" == await explained(shard, "b")
+    if backs_off:
+        nack = Nack(request="n", id="a", tenant="acme", worker="ann", delay_ms=1)
+        await shard.engine.operate([nack])
+        shard.clock.pass_ms(1)
+        await shard.engine.operate([Advance(count=9)])
+        assert ["a"] == slots(shard)
+        await shard.engine.operate([claim("2")])
+    for task_id, next_claim in (("a", "3"), ("b", "4")):
+        [ended] = await shard.engine.operate([submit(task_id)])
+        assert isinstance(ended, Submitted)
+        await shard.engine.operate([claim(next_claim)])
+
+    assert [] == slots(shard)
+    assert not [key for key, _ in shard.store.state.scan(b"", b"\xff", 100) if b"/lane/" in key]
 
 
 async def test_a_record_of_before_is_of_a_task_with_a_slot(shard: Shard) -> None:
