@@ -26,6 +26,7 @@ _KEPT_S: Final = 3 * _DAY_S  # Only an entry that everybody has left gets so old
 _NEVER_S: Final = 2 * _KEPT_S
 WAIT_S: Final = 30.0  # Then an entry is looked for whose speaker died before it woke anybody.
 _ATTEMPTS_MAX: Final = 200  # Each is another speaker that came first.
+_ENDED: Final = frozenset({"already-terminal", "not-found"})
 
 
 def today() -> int:
@@ -106,7 +107,7 @@ class Chain:
                 return
             last = last or await self._begun(self._today())
             if last.write == write:
-                await self._wake(last.day, last.number - 1)
+                await self._end(last.day, last.number - 1)
                 return
             if last.day < self._today():
                 await self._append(last, _said(closed=True))
@@ -130,13 +131,21 @@ class Chain:
     async def close(self) -> None:
         """End the last entry: its only listener goes, and nobody is left to do so."""
         if last := await self._last():
-            await self._wake(last.day, last.number)
+            await self._wake(last)
 
     async def after(
-        self, last: Entry, *, wait_s: float = WAIT_S
+        self, last: Entry, *, wait_s: float = WAIT_S, on_woken: Callable[[], object] | None = None
     ) -> tuple[Entry, TaskRecord | None]:
-        """Return the next entry with its message, or without one after a while."""
+        """Return the next entry with its message, or without one after a while.
+
+        Args:
+            last: The entry before it.
+            wait_s: How long to wait for it.
+            on_woken: Called once the next entry is there, and has still to be read.
+        """
         ended = await self._ended(last, wait_s=wait_s)
+        if ended and on_woken:
+            on_woken()
         found = await self._task_of(last.day, last.number + 1)
         if found is None:
             if last.day < self._today():
@@ -179,7 +188,7 @@ class Chain:
             if error.code != "idempotency-conflict":
                 raise
             return False
-        await self._wake(last.day, last.number)
+        await self._wake(last)
         return True
 
     async def _put(self, day: int, number: int, payload: bytes) -> None:
@@ -192,7 +201,18 @@ class Chain:
         body = {"id": self._group(day, number), "tasks": [task], "seal": True}
         await self._client.begin_group(body)
 
-    async def _wake(self, day: int, number: int) -> None:
+    async def _wake(self, entry: Entry) -> None:
+        """End an entry's task; once it returned, the broker has answered who waits for it."""
+        try:
+            await self._client.cancel(entry.task_id)
+        except Refused as error:
+            if error.code == "outcome-unknown":
+                await self._end(entry.day, entry.number)
+            elif error.code not in _ENDED:
+                raise
+
+    async def _end(self, day: int, number: int) -> None:
+        """End an entry's task soon; this may be repeated."""
         await self._client.cancel_group(self._group(day, number))
 
     async def _ended(self, entry: Entry, *, wait_s: float) -> bool:

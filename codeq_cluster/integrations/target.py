@@ -55,6 +55,11 @@ def target_of(
     if parts.scheme not in _SCHEMES:
         raise ConfigInvalid(f"{shown}: must begin with codeq:// or codeqs://")
     user, _, hosts = parts.netloc.rpartition("@")
+    if path := parts.path.strip("/"):
+        raise ConfigInvalid(
+            f"{shown}: remove /{path}; there are no databases and no virtual hosts, "
+            "a token's tenant keeps applications apart"
+        )
     options = dict(parse_qsl(parts.query))
     if unknown := sorted(options.keys() - _OPTIONS):
         raise ConfigInvalid(f"{shown}: unknown option {unknown[0]}; use {', '.join(_OPTIONS)}")
@@ -67,6 +72,8 @@ def target_of(
     secure = parts.scheme == "codeqs" or bool(ca) or bool(ssl)
     scheme = "https" if secure else "http"
     named = tuple(f"{scheme}://{_with_port(host)}" for host in hosts.split(",") if host)
+    for node in named:
+        _check_port(node, shown)
     if not named:
         raise ConfigInvalid(f"{shown}: no node; write codeq://TOKEN@HOST:PORT,HOST:PORT")
     return Target(urls=named, token=given, ca_file=Path(ca) if ca else None, deadline_s=deadline_s)
@@ -75,6 +82,16 @@ def target_of(
 def without_token(url: str, *, mask: str = "**") -> str:
     """Return a URL that may be shown and logged."""
     return _TOKEN.sub(f"{mask}@", url)
+
+
+def _check_port(node: str, shown: str) -> None:
+    try:
+        port = urlsplit(node).port
+    except ValueError:
+        port = 0
+    if not port:
+        host = node.rpartition("//")[2]
+        raise ConfigInvalid(f"{shown}: {host}: the port must be a number from 1 to 65535")
 
 
 def _with_port(host: str) -> str:

@@ -38,6 +38,8 @@ class Ears:
         self._wake = wake
         self._listening: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._heard: dict[str, deque[TaskRecord]] = {}
+        # Those that were woken, and have not read yet what was said.
+        self._reading: set[tuple[str, str]] = set()
 
     def listen(self, queue: str, name: str) -> None:
         """Let a queue have all that is said under a name from now on.
@@ -64,6 +66,11 @@ class Ears:
                 return queue, heard.popleft()
         return None
 
+    def hears_more(self) -> bool:
+        """Return whether a broadcast is here, or known to have been said."""
+        # In this order: a listener keeps what it has read before it is one that reads no more.
+        return bool(self._reading) or any(tuple(self._heard.values()))
+
     def leave(self, queue: str, *, alone: bool = False) -> None:
         """Listen no more for a queue; `alone`: nobody else does, so the chain ends."""
         if self._link.ours:
@@ -83,8 +90,8 @@ class Ears:
     async def _begin(self, queue: str, name: str) -> None:
         chain = Chain(self._link.client, name, queue=QUEUE)
         last = await chain.open()
-        heard = self._heard.setdefault(queue, deque())
-        listening = _listen(chain, last, heard, self._wake, queue)
+        self._heard.setdefault(queue, deque())
+        listening = self._listen((queue, name), chain, last)
         self._listening[queue, name] = asyncio.create_task(listening)
 
     async def _begin_events(self, queue: str, pattern: str) -> None:
@@ -113,24 +120,33 @@ class Ears:
         for queue in queues:
             self._heard.pop(queue, None)
 
-
-async def _listen(
-    chain: Chain, last: Entry, heard: deque[TaskRecord], wake: threading.Event, queue: str
-) -> None:
-    while True:
+    async def _listen(self, listener: tuple[str, str], chain: Chain, last: Entry) -> None:
+        queue, _ = listener
         try:
-            last, record = await chain.after(last)
-        except (Refused, Unreachable) as error:
-            if not may_pass(error):
-                log.exception("queue %s: broadcasts are heard no more", queue)
-                return
-            log.warning("queue %s: broadcasts are late: %s", queue, error)
-            await asyncio.sleep(_PAUSE_S)
-            continue
-        if record is None:
-            continue
+            while True:
+                try:
+                    last, record = await chain.after(
+                        last, on_woken=lambda: self._reading.add(listener)
+                    )
+                except (Refused, Unreachable) as error:
+                    if not may_pass(error):
+                        log.exception("queue %s: broadcasts are heard no more", queue)
+                        return
+                    log.warning("queue %s: broadcasts are late: %s", queue, error)
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+                if record is not None:
+                    self._hear(queue, record)
+                if last.live:
+                    self._reading.discard(listener)
+                self._wake.set()
+        finally:
+            self._reading.discard(listener)
+            self._wake.set()
+
+    def _hear(self, queue: str, record: TaskRecord) -> None:
+        heard = self._heard[queue]
         if len(heard) < HEARD_MAX:
             heard.append(record)
-            wake.set()
         else:
             log.error("queue %s: a broadcast is dropped, because %d wait", queue, HEARD_MAX)

@@ -36,6 +36,8 @@ from codeq_cluster.integrations.holding import CLAIM_MAX, LEASE_S, tag_of, this_
 log = logging.getLogger(__name__)
 
 _REPLIES: Final = re.compile(r"[0-9a-f-]{36}\.reply\..+\.pidbox")
+# What a message waits at most for broadcasts that are on their way; then they are late.
+BROADCASTS_FIRST_S: Final = 2.0
 _NO_ADMIN: Final = frozenset({401, 403})
 
 
@@ -207,7 +209,7 @@ class Channel(virtual.Channel):
             queue, said = heard
             self.connection._deliver(message_of(said, tag=tag_of(said)), queue)  # noqa: SLF001
             return True
-        task = self.deliveries.next()
+        task = None if self._awaits_broadcasts() else self.deliveries.next()
         if task is not None:
             self._deliver(task)
             return True
@@ -217,6 +219,10 @@ class Channel(virtual.Channel):
             self.deliveries.fetch(commands, count=room)
         return False
 
+    def hears_more(self) -> bool:
+        """Return whether a broadcast is here, or known to have been said."""
+        return self._ears.hears_more()
+
     def close(self) -> None:
         """Return what is not acknowledged to its queues."""
         if not self.closed:
@@ -224,6 +230,12 @@ class Channel(virtual.Channel):
             self._speaker.close()
             self.deliveries.close()
         super().close()
+
+    def _awaits_broadcasts(self) -> bool:
+        """Return whether a message is here, and a broadcast may have been said before it."""
+        return self.deliveries.arrived_for_s() < BROADCASTS_FIRST_S and any(
+            channel.hears_more() for channel in tuple(self.connection.channels)
+        )
 
     def _deliver(self, task: TaskRecord) -> None:
         queue = queue_of(task.command)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 from codeq_cluster.client import TOO_EARLY, Refused, TaskRecord, Unreachable
@@ -41,6 +43,7 @@ class Deliveries:
         self._holding = Holding(link.leases, lease_s=lease_s, worker_name=worker)
         self._wake = wake
         self._arrived: deque[TaskRecord] = deque()
+        self._arrived_s = 0.0
         self._unacknowledged: dict[str, TaskRecord] = {}
         self._claiming: Future[None] | None = None
         self._claims: set[asyncio.Task[None]] = set()
@@ -51,6 +54,10 @@ class Deliveries:
     def unacknowledged(self) -> int:
         """How many messages were claimed and not acknowledged or rejected."""
         return len(self._unacknowledged)
+
+    def arrived_for_s(self) -> float:
+        """Return for how long a claimed task that was not handed out is here; endless for none."""
+        return time.monotonic() - self._arrived_s if self._arrived else inf
 
     def next(self) -> TaskRecord | None:
         """Return a claimed task that was not handed out yet, or None.
@@ -144,6 +151,7 @@ class Deliveries:
         finally:
             self._claims.discard(under_way)
         self._unacknowledged.update((tag_of(task), task) for task in tasks)
+        self._arrived_s = time.monotonic()
         self._arrived.extend(tasks)
         self._wake.set()
 

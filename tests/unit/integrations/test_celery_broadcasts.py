@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,62 @@ def test_a_worker_answers_and_takes_commands(app: Celery) -> None:
     assert 2 == inspector.stats()[host]["pool"]["max-concurrency"] + 1
 
 
+@pytest.mark.parametrize(
+    ("wait_s", "order"), [(WITHIN_S, ["said", "sent"]), (0.1, ["sent", "said"])]
+)
+def test_a_message_waits_for_a_broadcast_that_was_said_before_it(
+    url: str, monkeypatch: pytest.MonkeyPatch, wait_s: float, order: list[str]
+) -> None:
+    """A revoke is heard before the task that is published next, unless it takes too long."""
+    monkeypatch.setattr("codeq_cluster.integrations.celery.channel.BROADCASTS_FIRST_S", wait_s)
+    fanout, queue = Exchange(f"orders-{wait_s}", "fanout"), Queue(f"ordered-{wait_s}")
+    came: list[str] = []
+
+    def note(message: Any) -> None:
+        came.append(message.decode())
+        message.ack()
+
+    # Other options, other requests: those of the one that listens wait at the gate alone.
+    with (
+        Connection(url, transport_options={"deadline_seconds": 31}) as speaker,
+        Connection(url) as listener,
+        Consumer(listener.channel(), [queue], on_message=note, accept=["json"]) as messages,
+        Consumer(listener.channel(), [Queue("", fanout)], on_message=note, accept=["json"]) as fan,
+    ):
+        open_gate = _gate(listener, monkeypatch)
+        producer = speaker.Producer(serializer="json")
+        producer.publish("said", exchange=fanout, declare=[fanout])
+        while not fan.channel.hears_more():
+            pass
+        producer.publish("sent", routing_key=queue.name)
+        while messages.channel.deliveries.arrived_for_s() == inf and not came:
+            with suppress(TimeoutError):
+                listener.drain_events(timeout=0.05)
+        if wait_s < WITHIN_S:
+            listener.drain_events(timeout=WITHIN_S)
+        open_gate()
+        while len(came) < len(order):
+            listener.drain_events(timeout=WITHIN_S)
+
+    assert order == came
+
+
+def _gate(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let a connection read no entry of a chain until the returned function is called."""
+    link, gate = connection.transport.link, asyncio.Event()
+    read = link.client.group_results
+
+    async def late(*args: Any, **options: Any) -> Any:
+        await gate.wait()
+        return await read(*args, **options)
+
+    async def opened() -> None:
+        gate.set()
+
+    monkeypatch.setattr(link.client, "group_results", late)
+    return lambda: link.run(opened())
+
+
 def test_a_revoked_task_that_waits_does_not_run(app: Celery, url: str, broker: LocalBroker) -> None:
     """It waits behind another one, its result is REVOKED, and the other one ends as it would."""
     runs = app.tasks["until"].delay("go-on")
@@ -171,13 +228,13 @@ async def test_what_was_said_by_one_that_died_is_heard_and_its_repetition_is_not
     """It wrote the entry and woke nobody; its caller tries again."""
     async with broker.client() as client, broker.client() as dies:
 
-        async def cut(self: Client, group_id: str) -> None:
-            raise Unreachable(f"{self} {group_id}")
+        async def cut(self: Client, task_id: str) -> None:
+            raise Unreachable(f"{self} {task_id}")
 
         chain, speaker = Chain(client, "cut", queue=QUEUE), Chain(dies, "cut", queue=QUEUE)
         place = await chain.open()
         with monkeypatch.context() as patch:
-            patch.setattr(dies, "cancel_group", cut.__get__(dies))
+            patch.setattr(dies, "cancel", cut.__get__(dies))
             with pytest.raises(Unreachable):
                 await speaker.say(_said(1), write="one")
 

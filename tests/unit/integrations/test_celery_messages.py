@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from celery import Celery
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -136,6 +137,15 @@ def test_a_task_of_somebody_else_is_no_message(payload: str) -> None:
         message_of(_record(task), tag="t.1")
 
 
+def test_celery_hides_a_token_that_is_the_password_of_its_urls() -> None:
+    """As `celery report`, `inspect conf` and Flower show settings, also with several nodes."""
+    url = "codeq://:hush@n1:8080,n2:8080"
+    app = Celery("shown", broker=url, backend=url, set_as_current=False)
+
+    assert "hush" not in app.conf.humanize(with_defaults=True, censored=True)
+    assert "codeq://:********@n1:8080,n2:8080" in app.conf.humanize(censored=True)
+
+
 def test_a_url_names_nodes_token_and_authorities() -> None:
     """Several nodes, default port, TLS by scheme, by option and by Celery's setting."""
     plain = target_of("codeq://tok%40en@n1,n2:81")
@@ -152,11 +162,20 @@ def test_a_url_names_nodes_token_and_authorities() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["codeq://n1", "codeq://secret@", "codeq://secret@n1?x=1", "redis://secret@n1"]
+    ("url", "remedy"),
+    [
+        ("codeq://n1", "write codeq://TOKEN@HOST:PORT"),
+        ("codeq://secret@", "write codeq://TOKEN@HOST:PORT"),
+        ("codeq://secret@n1?x=1", "unknown option x; use ca"),
+        ("redis://secret@n1", "must begin with codeq:// or codeqs://"),
+        ("codeq://secret@n1:8080,n2:http", "n2:http: the port must be a number"),
+        ("codeq://secret@n1:65536", "n1:65536: the port must be a number"),
+        ("codeq://secret@n1:8080/0", "remove /0"),
+    ],
 )
-def test_a_wrong_url_is_refused_without_its_token(url: str) -> None:
+def test_a_wrong_url_is_refused_without_its_token(url: str, remedy: str) -> None:
     """The message says what to write, and can be logged."""
-    with pytest.raises(ConfigInvalid) as refused:
+    with pytest.raises(ConfigInvalid, match=remedy) as refused:
         target_of(url)
 
     assert "secret" not in str(refused.value)
