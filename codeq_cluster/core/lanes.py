@@ -415,7 +415,10 @@ class _Lane:
     def _keeps(self, before: Task, after: Task) -> bool:
         """Return whether a task that is given back keeps its place of the key."""
         undelivered = after.attempts < before.attempts
-        kept = undelivered or bool(before.parked_at)
+        # What others say of a task whose turn it is, such as a tag or a dependent, is no retry.
+        place = State.READY, after.priority, after.seq
+        is_noted = (before.state, before.priority, before.seq) == place
+        kept = undelivered or is_noted or bool(before.parked_at)
         return kept or self._rule is None or self._rule.on_retry is OnRetry.HOLD
 
     def _rank(self, task: Task) -> tuple[int, bool, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.holds import HoldKey, Nack
 from codeq_cluster.core.lane import (
     FlowRule,
@@ -37,6 +38,11 @@ rules = st.one_of(
     ),
 )
 
+queue_rules = st.builds(
+    PerQueue,
+    max_running=st.sampled_from([0, 1, 2, 3]),
+    rate=st.sampled_from([None, None, Rate(1), Rate(3, 1, 2), Rate(2, 1, 3), Rate(7, 2)]),
+).filter(lambda each: each != PerQueue())
 own_rules = st.one_of(
     st.none(),
     st.builds(

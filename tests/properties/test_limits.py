@@ -13,62 +13,19 @@ from codeq_cluster.core.holds import HoldLimit, HoldQueue, Nack
 from codeq_cluster.core.limit import DeleteLimit, PutLimit, scope_of_limit
 from codeq_cluster.core.operations import Abandon, DeleteTopic, PutFlow, PutTopic
 from codeq_cluster.core.outcomes import Changed, LimitStands, Rejected, Rejection, TopicStands
-from codeq_cluster.core.rate import Rate
 from tests.unit.core.shard import LEASE_MS, Shard, submit
+
+from .lane_rules import queue_rules
+from .model_limits import Scope
 
 QUEUES = ("charge", "refund", "render")
 LIMIT = "api"
 SCOPE = scope_of_limit(LIMIT)
 
-rules = st.builds(
-    PerQueue,
-    max_running=st.sampled_from([0, 1, 2, 3]),
-    rate=st.sampled_from([None, None, Rate(1), Rate(3, 1, 2), Rate(2, 1, 3), Rate(7, 2)]),
-).filter(lambda each: each != PerQueue())
 queues = st.sampled_from(QUEUES)
 indexes = st.integers(0, 1000)
 unlikely = st.sampled_from([False, False, True])
 SPANS_MS = (0, 0, 1, 100, 333, 500, 1000, 3000)
-
-
-class Scope:
-    """What the tasks that are counted together have done, and what they may do.
-
-    Attributes:
-        spent_us: Until when the tokens of the rate are spent, microseconds.
-        held_ms: Until when a worker holds it.
-    """
-
-    def __init__(self) -> None:
-        self.rule: PerQueue | None = None
-        self.spent_us = 0
-        self.held_ms = 0
-
-    def put(self, rule: PerQueue | None, now_ms: int) -> None:
-        """Follow another rule: of spent tokens it remembers its own burst, and none without one."""
-        self.rule = rule
-        if rule is None:
-            self.held_ms = 0
-        rate = rule.rate if rule is not None else None
-        if rate is None:
-            self.spent_us = 0
-        else:
-            self.spent_us = min(self.spent_us, now_ms * 1000 + rate.burst * _token_us(rate))
-
-    def lets(self, running: int, now_ms: int) -> bool:
-        """Return whether one task more may go."""
-        if self.rule is None:
-            return True
-        if self.held_ms > now_ms or 0 < self.rule.max_running <= running:
-            return False
-        rate = self.rule.rate
-        # One token has come once no more than the burst less one are spent in advance.
-        return rate is None or (self.spent_us <= now_ms * 1000 + (rate.burst - 1) * _token_us(rate))
-
-    def took(self, now_ms: int) -> None:
-        """Spend a token."""
-        if self.rule is not None and self.rule.rate is not None:
-            self.spent_us = max(self.spent_us, now_ms * 1000) + _token_us(self.rule.rate)
 
 
 class Limits(RuleBasedStateMachine):
@@ -87,7 +44,7 @@ class Limits(RuleBasedStateMachine):
         self.ready: set[str] = set()
         self.leases: dict[str, int] = {}  # By task, until when.
 
-    @initialize(of_limit=rules, own=st.none() | rules)
+    @initialize(of_limit=queue_rules, own=st.none() | queue_rules)
     def begin(self, of_limit: PerQueue, own: PerQueue | None) -> None:
         """Let two queues with many tasks share the limit, and one of them have its own."""
         self.create("render", 8)
@@ -106,7 +63,7 @@ class Limits(RuleBasedStateMachine):
             self.ready.add(task_id)
             self.here |= {task_id} if queue in self.pinned else set()
 
-    @rule(queue=queues, own=st.none() | rules, shares=st.sampled_from([True, True, False]))
+    @rule(queue=queues, own=st.none() | queue_rules, shares=st.sampled_from([True, True, False]))
     def put_topic(self, queue: str, own: PerQueue | None, *, shares: bool) -> None:
         """Let a queue have a limit of its own, or share one, or neither."""
         topic = PutTopic(request=self._request(), tenant="acme", name=queue, by="op")
@@ -127,7 +84,7 @@ class Limits(RuleBasedStateMachine):
         self.shard.ask(DeleteTopic(request=self._request(), tenant="acme", name=queue, by="op"))
         self._follow(queue, None, shares=False)
 
-    @rule(put=rules)
+    @rule(put=queue_rules)
     def put_limit(self, put: PerQueue) -> None:
         """Make the limit or change it."""
         request = self._request()
@@ -185,7 +142,7 @@ class Limits(RuleBasedStateMachine):
         index=indexes,
         of_limit=st.booleans(),
         span_ms=st.integers(1, 3000),
-        other=st.none() | rules,
+        other=st.none() | queue_rules,
     )
     def hold(self, index: int, span_ms: int, other: PerQueue | None, *, of_limit: bool) -> None:
         """Give a task back, and let nothing of its queue or limit go, whose rule may change."""
@@ -259,11 +216,6 @@ class Limits(RuleBasedStateMachine):
 
     def _request(self) -> str:
         return f"request-{next(self.numbers)}"
-
-
-def _token_us(rate: Rate) -> int:
-    """Return the microseconds that add a token, rounded up."""
-    return -(-rate.per_s * 1_000_000 // rate.count)
 
 
 TestLimits = Limits.TestCase
