@@ -74,14 +74,17 @@ class _Line:
         member, waiters = next(iter(self._members.items()))
         return member, next(iter(waiters.values()))
 
-    def leave(self, member: str, task: Task) -> None:
-        """Remove work, if it is there; its member's next turn comes after those of the others."""
-        waiters = self._members.get(member)
-        if waiters is None or waiters.pop(task, None) is None:
-            return
+    def served(self, member: str) -> None:
+        """Note that a member had its turn: its next one comes after those of the others."""
         self._members.move_to_end(member)
-        if not waiters:
-            del self._members[member]
+
+    def leave(self, member: str, task: Task) -> None:
+        """Remove work, if it is there."""
+        waiters = self._members.get(member)
+        if waiters is not None:
+            waiters.pop(task, None)
+            if not waiters:
+                del self._members[member]
 
 
 class _Work(Struct, gc=False):
@@ -253,6 +256,7 @@ class FairTurns:
                 continue
             lines.move_to_end(holder)
             if self._begin(waiter.task, holder, waiter.units):
+                line.served(member)
                 self._leave(holder, member, waiter.task)
                 waiter.begun.set_result(None)
                 refused = 0

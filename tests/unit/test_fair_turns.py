@@ -219,6 +219,21 @@ async def test_members_of_a_holder_take_turns_among_themselves() -> None:
     await bench.end_all()
 
 
+async def test_a_member_that_gives_work_up_keeps_its_turn() -> None:
+    """A client that loses patience with one request does not set its others back."""
+    bench = Bench(1)
+    await bench.start("a")
+    gone = await bench.start(STRANGERS, member="hasty")
+    for member in ("hasty", "patient"):
+        await bench.start(STRANGERS, member=member)
+    gone.cancel()
+    await settled()
+    await bench.end("a")
+
+    assert ["", "hasty"] == bench.members
+    await bench.end_all()
+
+
 async def test_strangers_together_leave_half_of_the_room() -> None:
     """A tenant that comes at any time begins at once, even if no other tenant is there."""
     bench = Bench(4)
