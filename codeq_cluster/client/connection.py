@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,8 @@ _LEARN_EVERY_S: Final = 60.0
 _LEARN_AGAIN_S: Final = 5.0  # After a round in which no node answered.
 _LEARN_TIMEOUT_S: Final = 5.0
 _STATUS: Final = Request(method="GET", path=f"{BASE}/raft/status")
+
+_STEP: Final = re.compile(r"~*\.\.?")  # `~` so that each name has one segment of its own.
 
 T = TypeVar("T")
 
@@ -256,7 +259,7 @@ class Connection:
 
 def part(name: str) -> str:
     """Return a name quoted as one segment of a path, which `.` and `..` alone would not be."""
-    return f"~{name}" if name in {".", ".."} else quote(name, safe="")
+    return f"~{name}" if _STEP.fullmatch(name) else quote(name, safe="")
 
 
 def query(**values: str | int | Sequence[str]) -> str:

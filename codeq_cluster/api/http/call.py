@@ -25,6 +25,7 @@ LINEARIZABLE = "linearizable"
 _TASKS_OF_A_UNIT = 6
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_STEP = re.compile(r"~+\.\.?")
 
 # A request as a handler gets it: from aiohttp, or read in one piece.
 Asked = web.Request | Whole
@@ -91,6 +92,15 @@ class Call:
         if not COMMAND.fullmatch(command):
             raise INVALID_COMMAND
         return command
+
+    def segment(self, name: str) -> str:
+        """Return a part of the path that may be any text.
+
+        No path can hold `.` and `..`, so clients put a `~` before them, and before those that have
+        one.
+        """
+        text = self.named[name]
+        return text[1:] if _STEP.fullmatch(text) else text
 
     def most(self, scope: Scope) -> int | None:
         """Return the most that one request of the caller's tenant can cost, None for no bound."""

@@ -176,7 +176,7 @@ async def delete(call: Call) -> HttpAnswer[None]:
 
 
 def _key(call: Call) -> str:
-    key = call.named["key"]
+    key = call.segment("key")
     if len(key.encode()) > LANE_KEY_BYTES_MAX:
         raise INVALID_KEY
     return key

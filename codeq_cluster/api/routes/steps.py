@@ -326,7 +326,7 @@ async def signal(call: Call) -> HttpAnswer[SentSignal]:
     Each wait reads one signal of its name, the oldest. Signals go with their task.
     """
     TOO_EARLY.check(call)
-    name = call.named["signal"]
+    name = call.segment("signal")
     if not SIGNAL_NAME.fullmatch(name):
         raise INVALID_SIGNAL
     body = _SIGNAL.decode_any(call.text)

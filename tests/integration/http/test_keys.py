@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from codeq_cluster.client.connection import part
 from codeq_cluster.core.task import LANE_KEY_BYTES_MAX
 from codeq_cluster.settings import LimitSettings
 from tests.golden.release import (
@@ -367,6 +368,25 @@ async def test_one_key_has_its_own_limits(node: Client) -> None:
     assert [("key.delete", "own", key), ("key.put", "own", key)] == [
         (each["action"], each["target"], each["detail"]) for each in audit
     ]
+
+
+async def test_keys_named_like_steps_in_a_path_have_their_own_limits(node: Client) -> None:
+    """No path can hold `.`, so `~` stands before it; each such key is another one."""
+    names = (".", "..", "~.", "~~..", "~", "...", "~a")
+    for most, name in enumerate(names, start=1):
+        body = json.dumps({"maxRunning": most}).encode()
+        await node.send("PUT", f"admin/queues/steps/keys/{part(name)}", body)
+    listed = (await node.get("admin/queues/steps/keys")).json["keys"]
+    ended = await node.send("DELETE", f"admin/queues/steps/keys/{part('.')}", b"")
+    left = (await node.get("admin/queues/steps/keys")).json["keys"]
+
+    assert isinstance(listed, list)
+    assert {name: most for most, name in enumerate(names, start=1)} == {
+        each["key"]: each["own"]["maxRunning"] for each in listed
+    }
+    assert 204 == ended.status
+    assert isinstance(left, list)
+    assert set(names) - {"."} == {each["key"] for each in left}
 
 
 @pytest.mark.parametrize(

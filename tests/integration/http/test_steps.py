@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from codeq_cluster.client.connection import part
 from tests.integration.http.client import Client, eventually
 from tests.integration.http.nodes import three_nodes
 
@@ -138,6 +139,20 @@ async def test_what_cannot_be_recorded_is_refused(
 
     assert (413 if "too-large" in code else 400, code) == (refused.status, refused.json["code"])
     assert {"steps": [], "signals": []} == listed.json
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_a_signal_named_like_a_step_in_a_path_arrives(node: Client, name: str) -> None:
+    """No path can hold such a name, so `~` stands before it."""
+    task_id, token = await begun(node, "dotted")
+    wait = {"step": "w", "signal": name, "leaseToken": token}
+    await node.post(f"tasks/{task_id}/park", wait)
+    sent = await node.post(f"tasks/{task_id}/signals/{part(name)}", {"payload": 1})
+    claimed = await node.claim("dotted")
+    await node.post(f"tasks/{task_id}/result", DONE)
+
+    assert 200 == sent.status, sent.body
+    assert task_id == claimed["id"]
 
 
 async def test_an_ended_task_and_another_tenants_take_no_signal(node: Client) -> None:
