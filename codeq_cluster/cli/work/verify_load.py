@@ -108,7 +108,7 @@ class Verification:
         """Create, wait until all have ended, read each task, cancel what is left.
 
         Raises:
-            CodeqError: A token is refused, or the queue has tasks of others.
+            CodeqError: A token or a create is refused, or the queue has tasks of others.
         """
         self._ends_s = time.monotonic() + self._load.seconds
         try:
@@ -148,7 +148,7 @@ class Verification:
             self._on_progress(self._tried)
 
     async def _create_once(self, story: Story, number: int) -> None:
-        with self._asking("create"):
+        with self._asking("create", may_be_refused=False):
             made = await self._random.choice(self._clients).create(
                 self._load.queue,
                 Raw(story.payload.encode()),
@@ -258,11 +258,11 @@ class Verification:
             story.content = ended.text.decode() or ended.error
 
     @contextmanager
-    def _asking(self, kind: str) -> Iterator[None]:
+    def _asking(self, kind: str, *, may_be_refused: bool = True) -> Iterator[None]:
         """Count a request, and note it if its outcome is unknown.
 
         Raises:
-            Refused: The token is refused.
+            Refused: The token is refused, or what may not be: nothing would be tried.
         """
         self._tried.counts[kind] += 1
         try:
@@ -270,7 +270,10 @@ class Verification:
         except Refused as error:
             if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 raise
-            self._tried.unanswered += error.code == "outcome-unknown" or error.retryable
+            unanswered = error.code == "outcome-unknown" or error.retryable
+            if not unanswered and not may_be_refused:
+                raise
+            self._tried.unanswered += unanswered
         except Unreachable:
             self._tried.unanswered += 1
 

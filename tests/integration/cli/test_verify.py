@@ -57,6 +57,15 @@ def test_a_queue_with_tasks_of_others_is_refused(
     assert "PENDING" == left.status
 
 
+def test_a_refused_create_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing would be tried, and each promise called unknown without the reason."""
+    code = main(["verify", "--tasks", "1", "--queue", "no queue", *SHORT])
+
+    said = capsys.readouterr()
+    assert (4, "") == (code, said.out)
+    assert "invalid command: use 1 to 128 of" in said.err
+
+
 @pytest.mark.parametrize("flag", ["--tasks", "--seconds", "--in-flight", "--drain-seconds"])
 def test_what_is_out_of_bounds_is_a_wrong_use(
     flag: str, capsys: pytest.CaptureFixture[str]
