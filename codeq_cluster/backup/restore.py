@@ -472,7 +472,7 @@ def _refuse_keys_apart(sources: Sequence[RestoreSource], wanted: Wanted) -> None
             said = " and ".join(f"{number} {kind}" for kind, number in sorted(apart.items()))
             raise BackupFailed(
                 f"{said} cannot be kept with {wanted.shards} shards: restore "
-                f"with {', '.join(fitting)}, or leave these keys out with --forget-keys"
+                f"with {', '.join(fitting)}, or leave these keys out with restore --forget-keys"
             )
 
 

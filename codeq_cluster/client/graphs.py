@@ -64,6 +64,8 @@ Step: TypeAlias = str | NewTask | Graph
 
 def chain(*steps: Step) -> Graph:
     """Return tasks that run one after the other; a text is a command with an empty payload."""
+    if not steps:
+        raise ValueError("chain() needs at least one step")
     first, *others = map(_graph, steps)
     for each in others:
         first >>= each

@@ -6,7 +6,7 @@ their names, so that equal ones are the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
@@ -22,6 +22,7 @@ SEPARATOR = ":"  # Between name and value where a tag is one text; so no name co
 _NAME = text(TAG_NAME_BYTES_MAX, empty=False)
 _VALUE = text(TAG_VALUE_BYTES_MAX, empty=False)
 _METADATA = text(METADATA_BYTES_MAX)
+_NAMES = f"1 to {TAG_NAME_BYTES_MAX} bytes without a colon"
 
 
 def tags_fault(value: object) -> str:
@@ -33,10 +34,17 @@ def tags_fault(value: object) -> str:
     if names != sorted(set(names)):
         return "must be in the order of their names, each once"
     if not all(map(is_tag_name, names)):
-        return f"names must be 1 to {TAG_NAME_BYTES_MAX} bytes without a colon"
+        return f"names must be {_NAMES}"
     if any(_VALUE(each) for _, each in value):
         return f"values must be 1 to {TAG_VALUE_BYTES_MAX} bytes"
     return ""
+
+
+def removed_fault(names: Sequence[str]) -> str:
+    """Return what the names of tags to remove must be; empty if they are that."""
+    if len(names) <= TAGS_MAX and all(map(is_tag_name, names)):
+        return ""
+    return f"remove must have at most {TAGS_MAX} names, each {_NAMES}"
 
 
 def is_tag_name(name: str) -> bool:

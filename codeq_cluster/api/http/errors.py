@@ -227,6 +227,12 @@ _TEXT_OF_REJECTION = {
         "the queue had 'flow.perKey' alone, so its keys are on many shards: use another queue, or "
         "end the rule first; the keys of tasks that are there then do not count with new ones"
     ),
+    Rejection.GROUP_SEALED: (
+        "the group is sealed: only results of its live members add tasks, by their 'next'"
+    ),
+    Rejection.OTHER_GROUP: (
+        "'next' may name the group of the task that ends, and no other: leave 'group' out"
+    ),
     Rejection.CANCELLING: "the task is to be cancelled, so it cannot wait; give it back",
 }
 

@@ -51,7 +51,7 @@ from codeq_cluster.core.groups import GROUP_NAME
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.core.selecting import Selection, TaskFilter
-from codeq_cluster.core.tags import TAGS_MAX, in_order, is_tag_name, shown_tag, tags_fault
+from codeq_cluster.core.tags import TAGS_MAX, in_order, removed_fault, shown_tag, tags_fault
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, State
 from codeq_cluster.errors import TooMany
 from codeq_cluster.ratelimit.token_bucket import Scope
@@ -340,7 +340,7 @@ def _selection(call: Call, said: Raw) -> Selection:
     if command and not COMMAND.fullmatch(command):
         raise INVALID_COMMAND
     if body.status and body.status not in _STATES:
-        raise INVALID_STATUS
+        raise INVALID_STATUS.because(f"use {', '.join(_STATES)}")
     only = TaskFilter(
         created_from_ms=created_ms(body.created_after or ""),
         created_before_ms=created_ms(body.created_before or ""),
@@ -386,9 +386,7 @@ def _action(body: BulkBody) -> BulkAction:
 
 def _tagging(body: BulkBody) -> BulkAction:
     put, remove = in_order(body.set or {}), tuple(dict.fromkeys(body.remove or ()))
-    why = tags_fault(put)
-    if len(remove) > TAGS_MAX or not all(map(is_tag_name, remove)):
-        why = f"remove must have at most {TAGS_MAX} names of tags"
+    why = tags_fault(put) or removed_fault(remove)
     if {name for name, _ in put} & set(remove):
         why = "a name is in set and in remove"
     if not put and not remove:

@@ -63,7 +63,7 @@ class GraphBody(Body):
         each=NODE_SCHEMA,
         all_or_none=True,
         required=True,
-        min_length=1,
+        minItems=1,
         max_length=NODES_MAX,
         refused=(too_many("tasks", NODES_MAX),),
     )
@@ -162,7 +162,7 @@ async def create(call: Call) -> HttpAnswer[GraphView]:
     TOO_EARLY.check(call)
     body = _GRAPH.decode(call.text)
     if not body.tasks:
-        raise _GRAPH.unreadable.because("tasks is missing")
+        raise _GRAPH.unreadable.because("tasks is missing or empty")
     key = body.idempotency_key or ""
     if len(key.encode()) > call.services.settings.limits.idempotency_key_bytes_max:
         raise key_too_long(call.services.settings)

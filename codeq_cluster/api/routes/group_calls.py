@@ -58,6 +58,8 @@ def refusal(rejected: Rejected) -> ApiError:
             return TOO_MANY_MEMBERS
         case Rejection.TOO_MANY:
             return from_failure(too_many_queues(int(rejected.limit)))
+        case Rejection.NOT_FOUND:
+            return from_rejection(rejected, not_found="group not found")
         case Rejection.BUDGET_EXCEEDED:
             return from_failure(over_budget(rejected, "create_task"))
         case _:

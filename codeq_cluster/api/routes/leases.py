@@ -147,7 +147,7 @@ async def heartbeats(call: Call) -> HttpAnswer[KeptLeases]:
     items = body.leases
     limits = call.services.settings.limits
     if not items:
-        raise _LEASES.unreadable
+        raise _LEASES.unreadable.because("leases is missing or empty")
     if len(items) > LEASES_MAX:
         raise batch_too_large(LEASES_MAX)
     call.weigh(len(items))

@@ -28,8 +28,11 @@ TOO_EARLY = TooEarly(REPORTS_FROM, "'progress', 'checkpoint' and 'log' need")
 NOTHING = Raw(b"null")
 
 
+_UNCOUNTED = INVALID.because(f"done and total must be 0 to {NUMBER_MAX}")
+
+
 def _number(text: str) -> Any:
-    return field(text, ge=0, le=NUMBER_MAX, refused=(INVALID,))
+    return field(text, ge=0, le=NUMBER_MAX, refused=(_UNCOUNTED,))
 
 
 class ProgressBody(Body):

@@ -266,7 +266,7 @@ async def submit_batch(call: Call) -> HttpAnswer[SubmittedBatch]:
     items = _RESULTS.decode(call.text).results
     batch_max = call.services.settings.limits.batch_max
     if not items:
-        raise _RESULTS.unreadable
+        raise _RESULTS.unreadable.because("results is missing or empty")
     if len(items) > batch_max:
         raise batch_too_large(batch_max)
     call.weigh(len(items))
@@ -330,7 +330,7 @@ async def _new_result(call: Call, body: ResultBody, *, token: int) -> NewResult:
         if not error.strip():
             raise ERROR_REQUIRED
     else:
-        raise INVALID_STATUS
+        raise INVALID_STATUS.because("use COMPLETED or FAILED")
     if len(text.encode()) > limits.max_result_bytes:
         raise result_too_large(settings)
     if len(error.encode()) > limits.max_error_bytes:

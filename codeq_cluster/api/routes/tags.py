@@ -27,8 +27,8 @@ from codeq_cluster.core.tags import (
     TAGS_MAX,
     ChangeTags,
     in_order,
-    is_tag_name,
     metadata_fault,
+    removed_fault,
     tags_fault,
 )
 
@@ -165,9 +165,7 @@ async def change_tags(call: Call) -> HttpAnswer[TaggedView]:
     """
     body = _TAGS.decode(call.text)
     put, remove = in_order(body.set or {}), tuple(dict.fromkeys(body.remove or ()))
-    why = tags_fault(put)
-    if len(remove) > TAGS_MAX or not all(map(is_tag_name, remove)):
-        why = f"remove must have at most {TAGS_MAX} names of tags"
+    why = tags_fault(put) or removed_fault(remove)
     both = sorted({name for name, _ in put} & set(remove))
     if both:
         why = f"{both[0]} is in set and in remove"

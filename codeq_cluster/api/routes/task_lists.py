@@ -157,7 +157,7 @@ async def tasks(call: Call) -> HttpAnswer[TaskPage]:
         raise INVALID_COMMAND
     places = PLACES.get(call.query_text("status"))
     if places is None:
-        raise INVALID_STATUS
+        raise INVALID_STATUS.because(f"use {', '.join(filter(None, PLACES))}")
     tags = asked_tags(call)
     only = TaskFilter(
         created_from_ms=created_ms(call.query_text("createdAfter")),

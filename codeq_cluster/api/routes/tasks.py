@@ -148,7 +148,7 @@ async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
     # A bucket never holds more than its burst: a larger batch could retry for ever.
     batch_max = min(most, call.most(Scope.PRODUCER) or most)
     if not items:
-        raise INVALID
+        raise INVALID.because("tasks is missing or empty")
     if len(items) > batch_max:
         raise batch_too_large(batch_max)
     await call.spend(*CREATING, len(items))

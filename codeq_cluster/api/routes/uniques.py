@@ -113,9 +113,9 @@ def read_unique(call: Call, item: Raw, *, is_alone: bool, has_start: bool) -> Un
         raise INVALID.because(f"key must have 1 to {LANE_KEY_BYTES_MAX} bytes")
     on = chosen(On, "on", body.on, _none_of) or On.RETURN
     throttle_s, debounce_s = body.throttle_seconds or 0, body.debounce_seconds or 0
-    until = chosen(Until, "until", body.until, _none_of)
+    until = chosen(Until, "until", body.until, _no_until)
     if until is Until.THROTTLE:
-        raise INVALID.because("until must be ended or claimed")
+        raise _no_until("until")
     max_wait_s = body.max_wait_seconds or min(MAX_WAITS * debounce_s, WAIT_S_MAX)
     if max_wait_s < debounce_s or (max_wait_s and not debounce_s):
         raise INVALID.because("maxWaitSeconds must be at least debounceSeconds, and come with it")
@@ -144,6 +144,10 @@ def refused_create(call: Call, rejected: Rejected) -> ApiError:
     if rejected.rejection is Rejection.UNIQUE_CONFLICT:
         call.services.telemetry.metrics.unique_creates.inc(_REJECTED)
     return from_rejection(rejected)
+
+
+def _no_until(name: str, _words: Iterable[str] = ()) -> ApiError:
+    return _none_of(name, (Until.ENDED, Until.CLAIMED))  # `throttleSeconds` says the other.
 
 
 def _none_of(name: str, words: Iterable[str]) -> ApiError:

@@ -328,7 +328,7 @@ async def deliveries(call: Call) -> HttpAnswer[DeliveryPage]:
     """
     status = call.query_text("status")
     if status not in ("", "dead", "pending"):
-        raise INVALID_STATUS
+        raise INVALID_STATUS.because("use dead or pending")
     dead_only = status == "dead"
     found, cursor = await listed(
         call, Delivery, order="death" if dead_only else "id", dead_only=dead_only

@@ -34,7 +34,7 @@ TASK_COLUMNS = {
     "ERROR": "error",
 }
 
-_STATUSES = ("PENDING", "IN_PROGRESS", "COMPLETED", "FAILED")
+_STATUSES = ("PENDING", "IN_PROGRESS", "COMPLETED", "FAILED", "DEAD")
 
 
 def add(commands: Verbs) -> None:

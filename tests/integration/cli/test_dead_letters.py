@@ -75,6 +75,15 @@ def test_a_queue_whose_tasks_have_all_ended_is_known(
     assert (0, 0) == (pending, died), capsys.readouterr().err
 
 
+def test_a_list_may_have_dead_letters_alone(
+    dead: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that are no tasks that have failed for good."""
+    rows = _lines(capsys, "task", "list", "--queue", "mails", "--status", "DEAD", "-q")
+
+    assert sorted(dead[:2]) == sorted(row[0] for row in rows)
+
+
 def test_a_queue_is_shown_with_the_kinds_of_its_errors(
     dead: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from codeq_cluster.api.app import ROUTES as APP_ROUTES
 from codeq_cluster.api.http.middleware import Route
 from codeq_cluster.auth import Access
 from codeq_cluster.core.backoff import POLICIES
+from codeq_cluster.core.bounds import NUMBER_MAX
 from tests.integration.http.client import BASE, OPERATOR, Answer, Client, read_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -350,13 +351,19 @@ async def test_a_task_out_of_bounds_is_refused_singly_and_in_a_batch(
             "use 1 to 128 of A-Za-z0-9._:-, other than . and ..",
         ),
         ("tasks/claim", "[]", "Expected `object`, got `array`"),
+        ("tasks/batch", '{"tasks":[]}', "tasks is missing or empty"),
+        ("tasks/graph", '{"tasks":[]}', "tasks is missing or empty"),
+        ("tasks/batch/results", "{}", "results is missing or empty"),
+        ("tasks/batch/heartbeats", '{"leases":null}', "leases is missing or empty"),
+        (RESULT, '{"status":"DONE","result":1}', "use COMPLETED or FAILED"),
+        (HEARTBEAT, '{"progress":{"done":-1}}', f"done and total must be 0 to {NUMBER_MAX}"),
     ],
 )
 async def test_the_detail_says_what_is_wrong_in_a_request(
     node: Client, path: str, body: str, detail: str
 ) -> None:
     """The text of the error is the contract's and names no field."""
-    answer = await node.post(path, body.encode())
+    answer = await node.post(path, body.encode(), token=may(path))
 
     assert (400, detail) == (answer.status, answer.json.get("detail"))
 

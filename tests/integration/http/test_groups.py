@@ -169,6 +169,7 @@ async def test_members_join_until_the_group_is_sealed(world: World, name: str) -
     sealed = await _post(world, f"groups/{name}/seal")
     late = await _post(world, f"groups/{name}/tasks", {"tasks": _tasks(name, 1)})
     later = await _post(world, "tasks", {**_tasks(name, 1)[0], "group": name})
+    unknown = await _post(world, "tasks", {**_tasks(name, 1)[0], "group": "unknown"})
 
     assert (202, 202, 200) == (added.status, one.status, sealed.status)
     assert name == one.json["groupId"]
@@ -176,6 +177,7 @@ async def test_members_join_until_the_group_is_sealed(world: World, name: str) -
     assert [(409, "group-sealed")] * 2 == [
         (each.status, each.json["code"]) for each in (late, later)
     ]
+    assert (404, "group not found") == (unknown.status, unknown.json["error"])
 
 
 async def test_members_of_other_shards_are_counted_and_come_once(world: World, name: str) -> None:
@@ -222,6 +224,7 @@ async def test_a_live_member_adds_to_a_sealed_group(world: World, name: str) -> 
     await _end(world, last["id"])
 
     assert (409, "other-group") == (other.status, other.json["code"])
+    assert "leave 'group' out" in str(other.json["error"])
     assert 200 == done.status, done.body
     assert ("SEALED", 2, 1) == (shown["status"], shown["total"], shown["live"])
     assert member["id"] == last["parentId"]

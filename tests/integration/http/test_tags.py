@@ -176,6 +176,7 @@ async def test_changes_and_lists_that_cannot_be_are_refused(node: Client) -> Non
     one_more = await node.send("PATCH", path, b'{"set":{"more":"x"}}')
     swapped = await node.send("PATCH", path, b'{"set":{"more":"x"},"remove":["n0"]}')
     twice = await node.send("PATCH", path, b'{"set":{"n1":"x"},"remove":["n1"]}')
+    colon = await node.send("PATCH", path, b'{"remove":["n1:x"]}')
     missing = await node.send("PATCH", "tasks/none/tags", b"{}")
     lists = [
         await node.get(f"admin/tasks?{query}")
@@ -190,6 +191,8 @@ async def test_changes_and_lists_that_cannot_be_are_refused(node: Client) -> Non
     assert (409, "too-many-tags") == (one_more.status, one_more.json["code"])
     assert 200 == swapped.status
     assert (400, "invalid-tags") == (twice.status, twice.json["code"])
+    bounds = "remove must have at most 10 names, each 1 to 64 bytes without a colon"
+    assert (400, bounds) == (colon.status, colon.json["detail"])
     assert 404 == missing.status
     codes = ["invalid-tag", "invalid-tag", "tag-or-command-required", "invalid-query"]
     assert codes == [each.json["code"] for each in lists]

@@ -184,6 +184,7 @@ async def test_a_dead_letter_from_before_a_limit_is_not_requeued(node: Client) -
         {"on": "return"},
         {"key": "k", "on": "sometimes"},
         {"key": "k", "until": "throttle"},
+        {"key": "k", "until": "never"},
         {"key": "k", "debounceSeconds": 0},
         {"key": "k", "throttleSeconds": 604_801},
         {"key": "k", "maxWaitSeconds": 5},
@@ -201,6 +202,8 @@ async def test_terms_that_contradict_each_other_are_refused(node: Client, terms:
     assert 400 == refused.status, refused.body
     assert "invalid 'unique'" == refused.json["error"]
     assert refused.json["detail"]
+    if isinstance(terms, dict) and "until" in terms:
+        assert "until must be one of ended, claimed" == refused.json["detail"]
     assert 0 == depth["ready"]
 
 

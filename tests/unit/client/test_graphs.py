@@ -56,6 +56,12 @@ def test_two_graphs_stand_side_by_side() -> None:
     assert [(), (0,), (1,), (0,), (2, 3)] == [after for _, after in graph.nodes]
 
 
+def test_a_chain_of_nothing_is_refused() -> None:
+    """The error says what is missing."""
+    with pytest.raises(ValueError, match="at least one step"):
+        chain()
+
+
 async def test_a_worker_sees_what_its_task_has_waited_for(broker: LocalBroker) -> None:
     """By ref in a graph, and by id in a task that was created later."""
     seen: dict[str, object] = {}
