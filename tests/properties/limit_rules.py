@@ -18,6 +18,7 @@ from codeq_cluster.core.limit import DeleteLimit, PutLimit
 from codeq_cluster.core.operations import (
     Advance,
     Claim,
+    Delete,
     DeleteTopic,
     Operation,
     PutFlow,
@@ -223,9 +224,14 @@ class LimitRules(RuleBasedStateMachine):
                 self.ask(Requeue(request=self.name("q"), tenant=TENANT, ids=dead, by="op"))
             if all(task.state.terminal for task in self.view.tasks.values()):
                 break
+            is_stuck = True
             while tasks := self.claim(set(), 50):
+                is_stuck = False
                 for task in tasks:
                     self.finish(task)
+            if is_stuck and dead:
+                # A dead letter may stop its key for the task that holds its unique key by now.
+                self.ask(Delete(request=self.name("d"), tenant=TENANT, ids=dead, by="op"))
         else:
             raise AssertionError("tasks that never end")
         groups = [each for each in self.view.items.values() if isinstance(each, Group)]
