@@ -39,7 +39,7 @@ _WORDS = {
     "renamed": "tasks with another id here: they were created in a tenant of another name",
     "ended": "tasks whose retention is over",
     "forgottenKeys": "idempotency keys left out of the imported tasks",
-    "keysTaken": "tasks left out: another task has their idempotency key (--forget-keys)",
+    "keysTaken": "tasks left out: another task has their idempotency or unique key (--forget-keys)",
     "keysApart": "tasks left out: their idempotency key cannot be kept (--forget-keys)",
     "tooLarge": "tasks left out: too large for raft.entryBytesMax",
     "itemsImported": "topics, pauses and subscriptions imported",
