@@ -8,7 +8,8 @@ The policy in one place:
 
 A call may be sent twice: every operation carries its own name (a task id, a request id). So a call
 whose outcome is unknown is sent again to the next leader and takes effect once. The caller gets
-"outcome unknown" only if the deadline ends without an answer and a send may have had an effect.
+"outcome unknown" if a send may have had an effect and the deadline ends without an answer, or the
+answer is that the caller does not hold the task: it may have held it when it asked first.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.ports import Depth, Head, Snapshot
 from codeq_cluster.broker.questions import Answer, AnyQuestion, Question
 from codeq_cluster.core.operations import Claim, Operation
-from codeq_cluster.core.outcomes import Claimed, Outcome
+from codeq_cluster.core.outcomes import Claimed, Outcome, Rejected, Rejection
 from codeq_cluster.errors import (
     LinkLost,
     MethodUnknown,
@@ -46,6 +47,11 @@ PAUSE_S = 0.05
 # Time for peers to name a leader: an election takes up to two seconds. If they know none either,
 # the caller gets an answer soon, because another node may know more.
 HINT_S = 3.0
+
+# Refusals of what only the holder of a task may do.
+_NOT_HELD = frozenset(
+    {Rejection.NOT_FOUND, Rejection.NOT_OWNER, Rejection.NOT_IN_PROGRESS, Rejection.LEASE_LOST}
+)
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -198,7 +204,8 @@ class Router:
 
         Raises:
             NoLeader: No leader was found before `deadline`; nothing was done.
-            OutcomeUnknown: The deadline passed and some may have taken effect.
+            OutcomeUnknown: Some may have taken effect, and the deadline passed, or one was refused
+                when it was sent again.
             Overloaded: The shard's queue is full; nothing was done.
         """
         call = _Operate(self._engines[shard], operations, traced=self._tracing is not None)
@@ -275,7 +282,6 @@ class Router:
                     break  # Another node may know a leader sooner.
             try:
                 answer = await self._ask(leader, shard, call, deadline=deadline)
-                return _doubted(answer) if effect_possible else answer
             except (NotLeader, NoLeader, PeerUnreachable) as refused:
                 self._hints.astray(shard, leader, refused)  # Nothing was done.
             except (LinkLost, OutcomeUnknown, TimeoutError) as lost:
@@ -286,6 +292,8 @@ class Router:
                 if not effect_possible:
                     raise
                 # "Nothing was done" is true only of this send; an earlier one may have acted.
+            else:
+                return _doubted(answer) if effect_possible else answer
             await self._rest(shard, leader, left_s=deadline - loop.time())
             now = loop.time()
         if effect_possible:
@@ -373,9 +381,14 @@ def _doubted(answer: _T) -> _T:
     """Return the answer to a send that was repeated, with what its claims may lack.
 
     The lease of an earlier send may have ended, or a leader that was replaced may not know of it.
+
+    Raises:
+        OutcomeUnknown: A caller does not hold its task now, and may have when it asked first.
     """
     assert isinstance(answer, list), "only operations have an effect"
     for position, outcome in enumerate(answer):
+        if isinstance(outcome, Rejected) and outcome.rejection in _NOT_HELD:
+            raise OutcomeUnknown(f"{outcome.rejection} when it was asked again")
         if isinstance(outcome, Claimed) and not outcome.tasks:
             answer[position] = msgspec.structs.replace(outcome, lost=True)
     return answer
