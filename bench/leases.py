@@ -122,7 +122,7 @@ async def _leased(
         wanted = {"commands": ["held"], "count": 100, "leaseSeconds": 600, "waitSeconds": 5}
         claimed = await client.call("POST", node, "/tasks/claim/batch", _WORKER, wanted)
         tasks = claimed.body["tasks"] if claimed.body else []
-        held += [{"id": task["id"], "token": task["leaseToken"]} for task in tasks]
+        held += [{"id": task["id"], "leaseToken": task["leaseToken"]} for task in tasks]
     return held
 
 

@@ -153,7 +153,7 @@ class Leases(Connection):
             What became of each lease, in their order.
         """
         leases = [
-            {"id": task.id, "token": task.lease_token}
+            {"id": task.id, "leaseToken": task.lease_token}
             | ({"extendSeconds": extend_s} if extend_s else {"watchOnly": True})
             | ({"knowsCancel": True} if task.id in known else {})
             | dict(reports.get(task.id, _NOTHING))

@@ -54,7 +54,7 @@ class HeldLeaseBody(Body):
     """One lease of a batch."""
 
     id: str | None = field("Id of the task.", required=True)
-    token: Int64 | None = LEASE_TOKEN_FIELD
+    lease_token: Int64 | None = LEASE_TOKEN_FIELD
     extend_seconds: int | None = field(
         "Time from now to the new end of the lease; {node.lifecycle.default_lease_seconds} for 0 "
         "or less.",
@@ -131,7 +131,7 @@ class KeptLeases(Struct, rename="camel"):
     body=_LEASES,
     example={
         "leases": [
-            {"id": TASK_ID, "token": CLAIMED.lease_token, "extendSeconds": 60},
+            {"id": TASK_ID, "leaseToken": CLAIMED.lease_token, "extendSeconds": 60},
             {"id": "unheard-of"},
         ],
         "waitSeconds": 20,
@@ -208,7 +208,7 @@ def _read(call: Call, item: Raw) -> tuple[str, HeldLease | ApiError]:
     try:
         body = LEASE_SCHEMA.decode(item)
         task_id = body.id or ""
-        token = whole(body.token, error=_INVALID)
+        token = whole(body.lease_token, error=_INVALID)
         progress, checkpoint, log = read_report(call, body.progress, body.checkpoint, body.log)
         extend_ms = 0 if body.watch_only else lease_ms(call, body.extend_seconds, "extendSeconds")
     except ApiError as refused:

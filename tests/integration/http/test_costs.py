@@ -79,7 +79,7 @@ class Lane:
         claim = {"commands": ["kept"], "count": LEASES, "leaseSeconds": 60, "waitSeconds": 5}
         claimed = (await self._send("claims", "/claim/batch", claim)).json["tasks"]
         assert LEASES == len(claimed)
-        leases = [{"id": each["id"], "token": each["leaseToken"]} for each in claimed]
+        leases = [{"id": each["id"], "leaseToken": each["leaseToken"]} for each in claimed]
         begun = self._calls
         kept = await self._send("renewals", "/batch/heartbeats", {"leases": leases})
         self._keep("lease of a batch", (self._calls - begun) // LEASES)

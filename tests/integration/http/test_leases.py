@@ -31,7 +31,7 @@ async def _leased(node: Client, command: str, count: int) -> list[dict[str, Any]
         tasks = (await node.post("tasks/claim/batch", wanted)).json["tasks"]
         assert isinstance(tasks, list)
         claimed += tasks
-    return [{"id": task["id"], "token": task["leaseToken"]} for task in claimed]
+    return [{"id": task["id"], "leaseToken": task["leaseToken"]} for task in claimed]
 
 
 def _heard(answer: Answer) -> list[tuple[bool, object]]:
@@ -49,7 +49,7 @@ async def _end(node: Client, leases: list[dict[str, Any]]) -> None:
 async def test_leases_are_renewed_together_and_answered_one_by_one(node: Client) -> None:
     """A refused one does not affect the others, and has the error of the single route."""
     *leases, fifth = await _leased(node, "kept", 5)
-    stale = {"id": fifth["id"], "token": fifth["token"] + 1}
+    stale = {"id": fifth["id"], "leaseToken": fifth["leaseToken"] + 1}
     odd: list[object] = [{"id": "no/id"}, {"id": "unheard-of"}, {"extendSeconds": 5}, 7, stale]
     again = [{**leases[1], "extendSeconds": 10**9}, leases[1]]
     answer = await node.post(
