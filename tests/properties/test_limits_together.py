@@ -182,7 +182,7 @@ class Together(LimitRules):
         ends: dict[str, Operation] = {
             "done": done,
             "failed": Submit(**held, status="FAILED", error="broken"),
-            "nack": Nack(**held, delay_ms=700),
+            "nack": Nack(**held, delay_ms=1500),
             "abandon": Abandon(**held),
             "undelivered": Abandon(**held, token=task.lease_token, undelivered=True),
             "reject": Reject(**held),
@@ -203,9 +203,8 @@ class Together(LimitRules):
             id=task.id, tenant=TENANT, worker="ann", request=self.name("w"), delay_ms=span_ms
         )
         key, until_ms = watch.lives[task.id].key, self.view.now_ms + span_ms
-        outcome = self.ask(HOLDS[scope](nack=nack))
-        if isinstance(outcome, Rejected) or self.view.tasks[task.id].state.terminal:
-            return  # Nothing to hold, or it was to end.
+        if isinstance(self.ask(HOLDS[scope](nack=nack)), Rejected):
+            return
         if scope == "key":
             watch.held_ms[key] = max(until_ms, watch.held_ms.get(key, 0))
         else:
@@ -297,4 +296,4 @@ class Together(LimitRules):
 
 
 TestTogether = Together.TestCase
-TestTogether.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestTogether.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
