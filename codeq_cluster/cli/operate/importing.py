@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -13,7 +13,7 @@ from codeq_cluster.backup.catalogue import complete, manifest_of, verify
 from codeq_cluster.backup.manifest import BackupManifest
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.backup.tenant_export import named_tenant
-from codeq_cluster.backup.tenant_reader import TenantReader
+from codeq_cluster.backup.tenant_reader import LeftOut, TenantReader
 from codeq_cluster.backup.tenant_rows import DEFAULT_TENANT, tenant_name
 from codeq_cluster.broker.requests.importer import in_parts
 from codeq_cluster.cli.support.asking import Verbs, asks
@@ -23,7 +23,9 @@ from codeq_cluster.cli.support.place import add_place_options, place_of
 from codeq_cluster.cli.support.progress import Bar, bar
 from codeq_cluster.client import Operator
 from codeq_cluster.codec.arrivals import TASKS_MAX, Arrivals, encode_arrivals
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.limit import SHARERS_MAX
+from codeq_cluster.core.task import State
 from codeq_cluster.errors import BackupFailed, CodeqError
 
 # Each shard's leader decides on a request in one step, ahead of all others; 128 tasks take a few
@@ -215,29 +217,48 @@ class _Sending:
         await self._answered(Arrivals(), dry_run=True)
 
     async def all_of(self, tenant_reader: TenantReader, shown: Bar) -> None:
-        """Send policies and subscriptions, then the tasks.
+        """Send policies and subscriptions, then the tasks, those that are HELD last.
 
         Raises:
             BackupFailed: The tenant's quota is full.
         """
-        empty = True
+        governed = 0
         for part in tenant_reader.manifest.parts:
             items = await asyncio.to_thread(list, tenant_reader.governing(part))
+            governed += len(items)
             for start in range(0, len(items), TASKS_MAX):
-                empty = False
                 await self._send(Arrivals(items=tuple(items[start : start + TASKS_MAX])))
-        parts = (
-            tenant_reader.tasks(part, passed=shown.passed) for part in tenant_reader.manifest.parts
-        )
-        for arrivals in chain(parts, (tenant_reader.on_their_way(),)):
-            batches = in_parts(arrivals, count_max=_TASKS, bytes_max=_BYTES)
-            while (batch := await asyncio.to_thread(next, batches, None)) is not None:
-                empty = False
-                await self._send(Arrivals(tasks=batch))
-        if empty:
+        sent, held = await self._tasks(tenant_reader, held=False, passed=shown.passed)
+        if held:
+            # After all others: a task that is next of a unique key comes after the key's holder.
+            again = replace(tenant_reader, left_out=LeftOut())
+            await self._tasks(again, held=True, passed=lambda _count: None)
+        if not governed + sent + held:
             raise BackupFailed(
                 f"{tenant_reader.manifest.id} holds nothing of a tenant {self._done.options.tenant}"
             )
+
+    async def _tasks(
+        self, tenant_reader: TenantReader, *, held: bool, passed: Callable[[int], None]
+    ) -> tuple[int, int]:
+        """Send the tasks that are HELD or the others; return their number, and that of the rest."""
+        sent = rest = 0
+
+        def chosen() -> Iterator[Arrival]:
+            nonlocal rest
+            parts = [tenant_reader.tasks(part, passed=passed) for part in manifest.parts]
+            for arrival in chain(*parts, tenant_reader.on_their_way()):
+                if held == (arrival.task.state is State.HELD):
+                    yield arrival
+                else:
+                    rest += 1
+
+        manifest = tenant_reader.manifest
+        batches = in_parts(chosen(), count_max=_TASKS, bytes_max=_BYTES)
+        while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+            sent += len(batch)
+            await self._send(Arrivals(tasks=batch))
+        return sent, rest
 
     async def _send(self, arrivals: Arrivals) -> None:
         answer = await self._answered(arrivals, dry_run=self._done.options.dry_run)

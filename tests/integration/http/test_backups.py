@@ -17,6 +17,7 @@ from codeq_cluster.backup.create import write_manifest
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.manifest import MANIFEST
 from codeq_cluster.cli.main import main
+from codeq_cluster.cli.operate import importing
 from codeq_cluster.codec import keyspace, levels
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.settings import BackupSettings, LimitSettings
@@ -191,3 +192,24 @@ async def test_a_stop_in_the_middle_leaves_no_backup(tmp_path: Path) -> None:
     place = BackupDirectory(tmp_path / "backups")
 
     assert {} == place.backups()
+
+
+async def test_an_import_brings_held_tasks_after_all_others(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for a unique key comes after its holder, in whatever request that one comes."""
+    monkeypatch.setattr(importing, "_TASKS", 1)
+    keys = [f"u{n}" for n in range(6)]
+    for key in keys:
+        unique = {"key": key, "on": "keepLast"}
+        await client.create("kept-last", unique=unique)
+        await client.post("tasks/claim", {"commands": ["kept-last"]})
+        await client.create("kept-last", unique=unique)
+    await taken(client)
+    move = ["import", str(tmp_path / "backups"), "--tenant", "acme", "--as", "other"]
+    here = ["--url", f"http://127.0.0.1:{client.port}", "--token", "other"]
+    code = await asyncio.to_thread(main, [*move, *here])
+    stats = (await client.get("admin/queues/kept-last", token="other")).json
+
+    assert 0 == code
+    assert (len(keys), len(keys)) == (stats["held"], stats["inProgress"])
