@@ -125,7 +125,8 @@ def _above_burst(view: View, topic: Topic, operation: Create) -> Rejected | None
     If the burst is lowered later, tasks that are there cost the burst.
     """
     shared = view.flow(topic.tenant, scope_of_limit(topic.limit)) if topic.limit else None
-    for rule in (topic.per_key, topic.per_queue, shared.per_queue if shared is not None else None):
+    of_key = topic.per_key if operation.key else None
+    for rule in (of_key, topic.per_queue, shared.per_queue if shared is not None else None):
         rate = rule.rate if rule is not None else None
         if rate is not None and operation.cost > rate.burst:
             return Rejected(Rejection.INVALID_COST, str(rate.burst))

@@ -251,7 +251,7 @@ class Model:
 
     def _above_burst(self, asked: Create) -> Answer:
         topic = self.beside.topics.get((asked.tenant, asked.command.lower()), {})
-        rule = topic.get("per_key")
+        rule = topic.get("per_key") if asked.key else None
         if rule is not None and rule.rate is not None and asked.cost > rule.rate.burst:
             return "rejected", "invalid-cost", str(rule.rate.burst)
         return ()

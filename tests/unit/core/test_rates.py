@@ -164,11 +164,13 @@ def test_a_task_dearer_than_the_burst_is_refused_and_costs_the_burst_if_that_is_
     """It would never go."""
     shard = Rated(PerKey(max_running=9, rate=Rate(1, 1, 3)))
     refused = shard.ask(CreateKeyed(create("x", key="k", cost=4)))
+    keyless = shard.ask(create("y", cost=4))
     shard.add("a", cost=3)
     shard.put(PerKey(max_running=9, rate=Rate(1, 1, 2)))
 
     assert Rejected(Rejection.INVALID_COST, "3") == refused
-    assert ["a"] == shard.take()
+    assert isinstance(keyless, Created)  # No rate binds it.
+    assert {"a", "y"} == set(shard.take())
     assert shard.lane is not None
     assert (NOW_MS + 2 * TOKEN_MS) * 1000 == shard.lane.spent_us
 
