@@ -6,6 +6,7 @@ from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.search import items_of, task_of
@@ -65,6 +66,8 @@ class Steps:
         beside = partial(items_of, self._shards, shard, count=_ROWS_MAX, prefix=f"{task_id}.")
         steps = [row async for row in beside(Step, caller)]
         signals = [row async for row in beside(Signal, caller)]
+        if task.state.terminal:  # It waits for nothing, until it is requeued.
+            steps = [replace(row, is_open=False) for row in steps]
         return Recorded(
             tuple(sorted(steps, key=lambda row: row.number)),
             tuple(sorted(signals, key=lambda row: row.seq)),

@@ -88,6 +88,18 @@ async def test_a_parked_task_says_what_it_waits_for(node: Client) -> None:
     ]
 
 
+async def test_a_cancelled_task_waits_for_nothing(node: Client) -> None:
+    """Its wait is not shown as open."""
+    task_id, token = await begun(node, "withdrawn")
+    wait = {"step": "nap", "forSeconds": 600, "leaseToken": token}
+    await node.post(f"tasks/{task_id}/park", wait)
+    cancelled = await node.post(f"tasks/{task_id}/cancel")
+    ended = await node.get(f"tasks/{task_id}/steps")
+
+    assert 200 == cancelled.status
+    assert [("nap", False)] == [(each["name"], "open" in each) for each in ended.json["steps"]]
+
+
 async def test_a_wait_that_is_over_goes_on_at_once(node: Client) -> None:
     """A signal that came before, an instant that is past, and no time at all hold nobody up."""
     task_id, _ = await begun(node, "eager")
