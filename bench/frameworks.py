@@ -1,11 +1,12 @@
-"""Frameworks: one application of each on this broker, on Redis and on RabbitMQ.
+"""Frameworks: one application of each on this broker, on Redis, RabbitMQ and PostgreSQL.
 
-    python -m bench.frameworks [--frameworks celery dramatiq taskiq]
-        [--systems ours redis rabbitmq] [--tasks 5000] [--rounds 3]
+    python -m bench.frameworks [--frameworks celery django dramatiq taskiq]
+        [--systems ours redis rabbitmq postgresql] [--tasks 5000] [--rounds 3]
 
 One process sends all tasks, and then a worker of two processes runs them. Ours and RabbitMQ are
 three nodes, RabbitMQ with a quorum queue and confirmed publishes; Redis is one server that syncs
-its log once a second. A system is left out, with what installs it, if it is not there.
+its log once a second, PostgreSQL one that syncs each commit. A system is left out, with what
+installs it, if it is not there, and for a framework that has nothing for it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bench.checkout import Checkout
-from bench.machine import cpu_seconds_exact, describe, scratch
+from bench.machine import cpu_seconds_of_family, describe, scratch
+from bench.peers.postgresql import PROGRAMS as POSTGRESQL
+from bench.peers.postgresql import PostgreSQL
 from bench.peers.rabbitmq_cluster import PROGRAMS as RABBITMQ
 from bench.peers.rabbitmq_cluster import RabbitCluster
 from bench.processes import listens, stop, wait_until
@@ -31,13 +34,37 @@ from codeq_cluster.testing.ports import free_ports
 from tests.harness.servers import Server
 
 _ROOT = Path(__file__).parent.parent
-# The applications, with what starts a worker of two processes for each.
-_FRAMEWORKS: Mapping[str, Sequence[str]] = {
-    "celery": ("celery", "-A", "{}", "worker", "-c", "2", "-l", "WARNING"),
-    "dramatiq": ("dramatiq", "{}", "-p", "2"),
-    "taskiq": ("taskiq", "worker", "{}:broker", "-w", "2", "--log-level", "WARNING"),
+
+
+class _Worker(NamedTuple):
+    """What starts a worker of two processes for an application, itself or in copies."""
+
+    words: Sequence[str]
+    copies: int = 1
+
+
+_FRAMEWORKS: Mapping[str, _Worker] = {
+    "celery": _Worker(("celery", "-A", "{}", "worker", "-c", "2", "-l", "WARNING")),
+    "django": _Worker(("{}", "worker"), copies=2),
+    "dramatiq": _Worker(("dramatiq", "{}", "-p", "2")),
+    "taskiq": _Worker(("taskiq", "worker", "{}:broker", "-w", "2", "--log-level", "WARNING")),
 }
-_MODULES = ("pika", "redis", "taskiq_aio_pika", "taskiq_redis")
+_MODULES = (
+    "django_tasks_db",
+    "django_tasks_rq",
+    "pika",
+    "redis",
+    "taskiq_aio_pika",
+    "taskiq_redis",
+)
+# Rows that the table does not have, with the reason.
+_WITHOUT: Mapping[tuple[str, str], str] = {
+    ("django", "rabbitmq"): "Django's Tasks have no backend for it",
+    **{
+        (framework, "postgresql"): "a database is compared for Django's Tasks alone"
+        for framework in ("celery", "dramatiq", "taskiq")
+    },
+}
 _WORK_WITHIN_S = 600.0
 _POLL_S = 0.01
 _WARM = 10  # Work is measured after a tenth: the worker's start is none.
@@ -107,6 +134,7 @@ _SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "ours": lambda directory: _Ours(_ROOT, directory, shards=4),
     "redis": _Redis,
     "rabbitmq": _Rabbit,
+    "postgresql": PostgreSQL,
 }
 
 
@@ -126,6 +154,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, reason in missing.items():
         print(f"without {name}: {reason}", file=sys.stderr)
     rows = [(framework, name) for framework in options.frameworks for name in names]
+    for framework, name in filter(_WITHOUT.__contains__, rows):
+        print(f"without {framework} on {name}: {_WITHOUT[framework, name]}", file=sys.stderr)
+    rows = [row for row in rows if row not in _WITHOUT]
+    if not rows:
+        parser.error("nothing is left to measure: name other --systems, or none")
     measured: dict[tuple[str, str], list[tuple[float, ...]]] = {row: [] for row in rows}
     with scratch(None) as directory:
         print(describe(directory))
@@ -154,8 +187,10 @@ def _missing() -> Mapping[str, str]:
         found["redis"] = "apt-get install redis-server"
     if not RABBITMQ.exists():
         found["rabbitmq"] = "apt-get install rabbitmq-server"
+    if not POSTGRESQL.exists():
+        found["postgresql"] = "apt-get install postgresql-15"
     if any(find_spec(module) is None for module in _MODULES):
-        found |= dict.fromkeys(("redis", "rabbitmq"), "pip install -e '.[bench]'")
+        found |= dict.fromkeys(_SYSTEMS.keys() - {"ours"}, "pip install -e '.[bench]'")
     return found
 
 
@@ -168,7 +203,7 @@ def _round(
     application = f"bench.{framework}_application"
 
     def cpu_s() -> float:
-        return sum(map(cpu_seconds_exact, system.pids))
+        return sum(map(cpu_seconds_of_family, system.pids))
 
     def program(*words: str) -> list[str]:
         return [sys.executable, "-m", *words]
@@ -185,28 +220,31 @@ def _round(
     used_s = cpu_s()
     took_s = send(tasks)
     sent = _rates(tasks, took_s, cpu_s() - used_s)
-    worker = Server(journal.with_suffix(".log"))
-    words = [word.format(application) for word in _FRAMEWORKS[framework]]
-    worker.start(program(*words), variables, cwd=_ROOT)
+    worker = _FRAMEWORKS[framework]
+    words = [word.format(application) for word in worker.words]
+    servers = [Server(journal.with_suffix(f".{copy}.log")) for copy in range(worker.copies)]
     try:
+        for server in servers:
+            server.start(program(*words), variables, cwd=_ROOT)
         warm = tasks // _WARM
-        _until_ran(journal, warm, worker)
+        _until_ran(journal, warm, servers)
         began_s, used_s, ran = time.monotonic(), cpu_s(), journal.stat().st_size
-        _until_ran(journal, tasks, worker)
+        _until_ran(journal, tasks, servers)
         return *sent, *_rates(tasks - ran, time.monotonic() - began_s, cpu_s() - used_s)
     finally:
-        stop([worker])
+        stop(servers)
 
 
 def _rates(tasks: int, seconds: float, cpu_s: float) -> tuple[float, float]:
     return tasks / seconds, 1000 * cpu_s / tasks
 
 
-def _until_ran(journal: Path, tasks: int, worker: Server) -> None:
+def _until_ran(journal: Path, tasks: int, worker: Sequence[Server]) -> None:
     until_s = time.monotonic() + _WORK_WITHIN_S
     while journal.stat().st_size < tasks:
-        if not worker.running or time.monotonic() > until_s:
-            raise RuntimeError(f"the worker did not run {tasks} tasks:\n{worker.log_tail()}")
+        if not all(each.running for each in worker) or time.monotonic() > until_s:
+            ends = "\n".join(each.log_tail() for each in worker)
+            raise RuntimeError(f"the worker did not run {tasks} tasks:\n{ends}")
         time.sleep(_POLL_S)
 
 

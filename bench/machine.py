@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import RawIOBase
 from pathlib import Path
 from typing import Self
@@ -84,8 +84,7 @@ class DiskProbe:
 
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time a process has used, user and system."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return sum(_times(pid)[:2]) / _TICKS_PER_S
 
 
 def cpu_seconds_exact(pid: int) -> float:
@@ -102,6 +101,23 @@ def cpu_seconds_exact(pid: int) -> float:
         return time.clock_gettime(~pid << 3 | 2)
     except OSError as error:
         raise ProcessLookupError(f"no process {pid}") from error
+
+
+def cpu_seconds_of_family(pid: int) -> float:
+    """Return the CPU time of a process and of its children, also of those that have ended.
+
+    Those that have ended are counted in ticks of 10 ms, once the process has waited for them.
+
+    Raises:
+        ProcessLookupError: The process does not exist.
+    """
+    found_s = cpu_seconds_exact(pid)
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # The thread has just ended.
+            for child in (thread / "children").read_text().split():
+                with suppress(ProcessLookupError):  # It has just ended, and is counted below.
+                    found_s += cpu_seconds_exact(int(child))
+    return found_s + sum(_times(pid)[2:]) / _TICKS_PER_S
 
 
 def prefer(pids: Sequence[int], *, nice: int) -> None:
@@ -134,6 +150,12 @@ def rss_mib(pid: int) -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     return 0.0
+
+
+def _times(pid: int) -> list[int]:
+    """Return the ticks of a process: user and system, and those of children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return [int(field) for field in fields[11:15]]
 
 
 def _git(*arguments: str) -> str:

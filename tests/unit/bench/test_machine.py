@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
-from bench.machine import busy_seconds, cpu_seconds_exact
+from bench.machine import busy_seconds, cpu_seconds_exact, cpu_seconds_of_family
+
+_BURNS_AND_WAITS = """
+import time
+while time.process_time() < 0.15:
+    pass
+print(flush=True)
+input()
+"""
 
 
 def _burn(seconds: float) -> None:
@@ -26,6 +36,25 @@ def test_cpu_time_counts_every_thread_and_those_that_have_ended() -> None:
 
     assert cpu_seconds_exact(os.getpid()) - before >= 0.05
     assert cpu_seconds_exact(os.getpid()) == pytest.approx(time.process_time(), abs=0.01)
+
+
+def test_the_cpu_time_of_a_family_counts_children_before_and_after_their_end() -> None:
+    """A server with a process for each connection has used what those have that are closed."""
+
+    def of_children() -> float:
+        return cpu_seconds_of_family(os.getpid()) - cpu_seconds_exact(os.getpid())
+
+    before = of_children()
+    with subprocess.Popen(
+        [sys.executable, "-c", _BURNS_AND_WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        living = of_children() - before
+        child.communicate(b"\n")
+
+    assert living >= 0.1
+    assert of_children() - before >= 0.08  # Ticks of 10 ms, of user and system time.
 
 
 def test_cpu_time_is_finer_than_a_tick() -> None:
