@@ -209,7 +209,8 @@ def new_task(
         # An instant before 1970 is in the past like any other; 0 would mean "not set".
         run_at_ms = max(1, instant_ms(body.run_at, error=INVALID_RUN_AT))
     asked = body.delay_seconds, body.ttl_seconds, body.max_attempts, body.priority
-    numbers = _numbers(asked, limits) if any(asked) else _NO_NUMBERS
+    says_numbers = any(asked)
+    numbers = _numbers(asked) if says_numbers else _NO_NUMBERS
     delay_s, ttl_s, max_attempts, priority = numbers
     if not bounds.is_queue_name(body.command):
         raise INVALID_COMMAND
@@ -217,6 +218,8 @@ def new_task(
         require_webhooks(call)
     if body.webhook in refused:
         raise INVALID_WEBHOOK
+    if says_numbers:
+        _check_bounds(limits, delay_s=delay_s, ttl_s=ttl_s, max_attempts=max_attempts)
     key = body.idempotency_key or ""
     if len(key.encode()) > limits.idempotency_key_bytes_max or key.startswith(AMONG_LANE):
         raise key_too_long(call.services.settings)
@@ -261,11 +264,15 @@ def _check_ties(call: Call, body: TaskBody, *, may_join: bool, may_depend: bool)
         raise INVALID_DEPENDENCY
 
 
-def _numbers(asked: Sequence[int | None], limits: LimitSettings) -> Sequence[int]:
+def _numbers(asked: Sequence[int | None]) -> Sequence[int]:
     """Return delay, time to live, attempts and priority, 0 for each that is absent."""
-    delay_s, ttl_s, max_attempts, _ = numbers = wholes(*asked, error=INVALID)
-    if delay_s < 0:
+    numbers = wholes(*asked, error=INVALID)
+    if numbers[0] < 0:
         raise INVALID_DELAY
+    return numbers
+
+
+def _check_bounds(limits: LimitSettings, *, delay_s: int, ttl_s: int, max_attempts: int) -> None:
     if ttl_s < 0:
         raise INVALID_TTL
     if delay_s > limits.delay_seconds_max:
@@ -274,7 +281,6 @@ def _numbers(asked: Sequence[int | None], limits: LimitSettings) -> Sequence[int
         raise too_high("ttlSeconds", limits.delay_seconds_max)
     if max_attempts > limits.max_attempts_max:
         raise too_high("maxAttempts", limits.max_attempts_max)
-    return numbers
 
 
 def _handling_number(name: str, value: int | None) -> int:
