@@ -537,8 +537,14 @@ class Workload(Clients):
                     clients.create_task(self._meddle(f, n, rate / meddlers))
 
     async def drain(self, *, within_s: float = DRAIN_WITHIN_S) -> bool:
-        """Finish all tasks; return whether every known task ended and every queue is empty."""
+        """Finish all tasks; return whether every known task ended and every queue is empty.
+
+        A queue with a rate has as much longer as its tasks need by that.
+        """
         self._stop = asyncio.Event()
+        limits = OF_QUEUE.get(self._mix.command)
+        if limits is not None:  # A long run leaves more than its rate lets go in that time.
+            within_s += len(self.known.open) / limits.per_second
         deadline = _now() + within_s
         for part in self._parts:
             if not await part.end(within_s=within_s):
