@@ -77,7 +77,9 @@ class Graces(OfOneQueue):
             heeds = 0.5 if beat.out.until_ms else 0.1
             if drawn > 1 - heeds / 2:
                 # Half of the workers go on after they have given it back.
-                await self._client.invoke(process, F.RETURN, held, worker=worker)
+                # The default pause is minutes after a few attempts, and a run ends before that.
+                back = replace(held, delay_ms=1000)
+                await self._client.invoke(process, F.RETURN, back, worker=worker)
                 if process.random.random() < 0.5:
                     return True
             elif drawn > 1 - heeds:
