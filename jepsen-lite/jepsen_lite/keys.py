@@ -47,6 +47,11 @@ def limits_of(key: str) -> Limits:
     return OWN.get(key, _OF_TOPIC)
 
 
+def slowest() -> Limits:
+    """Return what limits the key whose tasks take longest."""
+    return min((_OF_TOPIC, *OWN.values()), key=lambda each: each.per_second)
+
+
 def is_limited(*, key: str, command: str) -> bool:
     """Return whether a task may have to wait although a worker asks for it."""
     return bool(key) or any(command in limited_with(each) for each in OF_QUEUE)

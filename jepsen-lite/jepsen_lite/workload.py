@@ -18,7 +18,7 @@ from jepsen_lite.graces import Graces
 from jepsen_lite.graphs import Graphs
 from jepsen_lite.groups import Groups
 from jepsen_lite.history import Args, F, Follow, Out, Type
-from jepsen_lite.keys import OF_QUEUE, key_name, limited_with
+from jepsen_lite.keys import OF_QUEUE, key_name, limited_with, slowest
 from jepsen_lite.operations import TERMINAL
 from jepsen_lite.orders import Orders
 from jepsen_lite.pauses import Pauses
@@ -539,11 +539,12 @@ class Workload(Clients):
     async def drain(self, *, within_s: float = DRAIN_WITHIN_S) -> bool:
         """Finish all tasks; return whether every known task ended and every queue is empty.
 
-        A queue with a rate has as much longer as its tasks need by that.
+        Tasks with a rate have as much longer as they need by that.
         """
         self._stop = asyncio.Event()
-        limits = OF_QUEUE.get(self._mix.command)
-        if limits is not None:  # A long run leaves more than its rate lets go in that time.
+        # A long run leaves more than a rate lets go in that time, as if all were of one key.
+        limits = OF_QUEUE.get(self._mix.command) or (slowest() if self._mix.keys else None)
+        if limits is not None:
             within_s += len(self.known.open) / limits.per_second
         deadline = _now() + within_s
         for part in self._parts:
