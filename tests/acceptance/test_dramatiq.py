@@ -29,6 +29,9 @@ from app import *
 @dramatiq.actor(queue_name="d-work", min_backoff=1, max_backoff=1)
 def work(journal, number):
     time.sleep(0.05)
+    # A worker that is not killed in time still has messages.
+    while number >= 120 and not Path(f"{journal}.killed").exists():
+        time.sleep(0.01)
     with Path(journal).open("a") as file:
         file.write(f"{number}\\n")
     options = dramatiq.middleware.CurrentMessage.get_current_message().options
@@ -53,7 +56,7 @@ async def test_dramatiq_loses_and_repeats_nothing_while_a_leader_and_a_worker_ar
 ) -> None:
     """Each message runs; again only what the killed worker had, and each retry exists once."""
     _application(tmp_path)
-    journal = tmp_path / "journal"
+    journal, killed = tmp_path / "journal", tmp_path / "journal.killed"
     journal.touch()
     [program] = re.findall(r"^python -c '(.*)'$", PAGE.read_text(), re.MULTILINE)
     sends = f"from work import *\nfor n in range({MESSAGES}): work.send({str(journal)!r}, n)"
@@ -67,6 +70,7 @@ async def test_dramatiq_loses_and_repeats_nothing_while_a_leader_and_a_worker_ar
     ):
         await until_ran(journal, 20)
         kill(dies)
+        killed.touch()
         async with working(cluster, *WORKER, directory=tmp_path):
             await until_ran(journal, 60)
             await cluster.kill(leader := await cluster.leader_of(0))
