@@ -24,13 +24,13 @@ from typing import NamedTuple, Protocol
 
 from bench.checkout import Checkout
 from bench.machine import cpu_seconds_of_family, describe, scratch
+from bench.peers.one_server import OneServer
 from bench.peers.postgresql import PROGRAMS as POSTGRESQL
 from bench.peers.postgresql import PostgreSQL
 from bench.peers.rabbitmq_cluster import PROGRAMS as RABBITMQ
 from bench.peers.rabbitmq_cluster import RabbitCluster
 from bench.processes import listens, stop, wait_until
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.ports import free_ports
 from tests.harness.servers import Server
 
 _ROOT = Path(__file__).parent.parent
@@ -102,32 +102,19 @@ class _Rabbit(RabbitCluster):
         return ";".join(f"{url}%2F" for url in self.urls)
 
 
-class _Redis:
+class _Redis(OneServer):
     """One Redis server, with an append-only file."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        (self._port,) = free_ports(1)
-        self._server = Server(directory / "log")
-
-    @property
-    def pids(self) -> Sequence[int]:
-        return [self._server.pid]
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self._port}/0"
 
     def start(self) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
-        self._directory.mkdir(parents=True)
+        directory = self._emptied()
         command = ["redis-server", "--bind", "127.0.0.1", "--port", str(self._port)]
-        command += ["--appendonly", "yes", "--save", "", "--dir", str(self._directory)]
-        self._server.start(command, environment(), cwd=self._directory)
+        command += ["--appendonly", "yes", "--save", "", "--dir", str(directory)]
+        self._server.start(command, environment(), cwd=directory)
         wait_until(lambda: listens(self._port), [self._server])
-
-    def stop(self) -> None:
-        stop([self._server])
 
 
 _SYSTEMS: Mapping[str, Callable[[Path], System]] = {

@@ -8,10 +8,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.processes import stop, wait_until
+from bench.peers.one_server import OneServer
+from bench.processes import wait_until
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.ports import free_ports
-from tests.harness.servers import Server
 
 # Debian's: they are not in PATH.
 PROGRAMS = Path("/usr/lib/postgresql/15/bin")
@@ -23,18 +22,8 @@ _AS_ITS_USER = (
 )
 
 
-class PostgreSQL:
+class PostgreSQL(OneServer):
     """A server with its defaults, and one superuser without a password."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        (self._port,) = free_ports(1)
-        self._server = Server(directory / "log")
-
-    @property
-    def pids(self) -> Sequence[int]:
-        """The process whose children are all others."""
-        return [self._server.pid]
 
     @property
     def url(self) -> str:
@@ -43,9 +32,8 @@ class PostgreSQL:
 
     def start(self) -> None:
         """Start it with new data, and wait until it answers."""
-        shutil.rmtree(self._directory, ignore_errors=True)
-        data = self._directory / "data"
-        data.mkdir(parents=True)
+        data = self._emptied() / "data"
+        data.mkdir()
         before: Sequence[str] = ()
         if os.geteuid() == 0:
             before = _AS_ITS_USER
@@ -57,10 +45,6 @@ class PostgreSQL:
         command += ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
         self._server.start(command, environment(), cwd=data)
         wait_until(self._answers, [self._server])
-
-    def stop(self) -> None:
-        """Stop it; safe to call again."""
-        stop([self._server])
 
     def _answers(self) -> bool:
         asked = [str(PROGRAMS / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port)]
