@@ -19,7 +19,7 @@ class TaskSelection:
     """Selects tasks of all queues; one of the fields but the instants must be there.
 
     Attributes:
-        tags: By name; all of them.
+        tags: By name; a task must have all of them.
         command: The queue.
         status: PENDING, IN_PROGRESS, COMPLETED, FAILED or DEAD.
         schedule: The schedule that made them.

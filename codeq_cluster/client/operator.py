@@ -118,7 +118,7 @@ class Operator(Schedules, Bulk):
             status: PENDING, IN_PROGRESS, COMPLETED, FAILED or DEAD.
             error: Only those with exactly this error.
             kind: Only those with an error of this kind.
-            tags: By name; all of them.
+            tags: By name; a task must have all of them.
             schedule: Only those that this schedule made.
             group: Only members of this group.
             created_after: Only those created then or later, with its time zone.
