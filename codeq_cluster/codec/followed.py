@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import compress
+from operator import itemgetter
 
 from codeq_cluster.codec.key_parts import QUEUES_CACHED, tenant_name
 from codeq_cluster.codec.keyspace import CODE, FAMILIES, ITEM_PREFIX, QUEUE_CODE, Family
 from codeq_cluster.core.items import KIND_OF
 
+_CODE_OF = itemgetter(CODE)  # Filters call it without a step of the interpreter.
 _PENDING = b"/pending/"
 _ITEM_CODE = b"it"
 _KIND_AT = len(ITEM_PREFIX)
@@ -26,6 +29,7 @@ _KEPT_LETTERS = frozenset(kind[:2] for kind in _KEPT)
 _FOLLOWED = {code: FAMILIES[code][1] for code in (b"re", b"st", b"it", b"ou", b"sc", b"fo")}
 # Families whose rows hold an instant or an order, or keep one aside; see `scheduled`.
 _SCHEDULED = {code: FAMILIES[code] for code in (b"le", b"tt", b"ex", b"st", b"it")}
+_LOOKED_AT = _SCHEDULED.keys() | {QUEUE_CODE}
 
 
 def followed_in(
@@ -34,15 +38,12 @@ def followed_in(
     """Return those rows of an entry that others wait for, count or act on, and their families."""
     found: dict[bytes, bytes | None] = {}
     families: set[Family] = set()
-    for key in rows:
+    for key in compress(rows, map(_FOLLOWED.__contains__, map(_CODE_OF, rows))):
         code = key[CODE]
-        family = _FOLLOWED.get(code)
-        if family is None:
-            continue
         if code == _ITEM_CODE and (key[_LETTERS_AT] not in _KEPT_LETTERS or not _is_kept(key)):
             continue
         found[key] = rows[key]
-        families.add(family)
+        families.add(_FOLLOWED[code])
     return found, families
 
 
@@ -53,7 +54,7 @@ def scheduled(rows: Mapping[bytes, bytes | None]) -> list[tuple[Family | tuple[s
     tenant).
     """
     found: list[tuple[Family | tuple[str, str], bytes]] = []
-    for key in rows:
+    for key in compress(rows, map(_LOOKED_AT.__contains__, map(_CODE_OF, rows))):
         code = key[CODE]
         if code == QUEUE_CODE:
             prefix, is_pending, _ = key.partition(_PENDING)
@@ -61,12 +62,12 @@ def scheduled(rows: Mapping[bytes, bytes | None]) -> list[tuple[Family | tuple[s
             if place is not None:
                 found.append((place, key))
             continue
-        known = _SCHEDULED.get(code)
-        if known is None or not key.startswith(known[0]):
+        prefix, family = _SCHEDULED[code]
+        if not key.startswith(prefix):
             continue
         if code == _ITEM_CODE and (key[_LETTERS_AT] not in _KEPT_LETTERS or not _is_kept(key)):
             continue
-        found.append((known[1], key))
+        found.append((family, key))
     return found
 
 

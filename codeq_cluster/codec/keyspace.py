@@ -44,6 +44,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum, StrEnum, auto
 from functools import lru_cache
+from operator import methodcaller
 from typing import Any, assert_never
 
 from codeq_cluster.codec import lane_keys, tag_keys
@@ -146,6 +147,9 @@ class Family(Enum):
 # The two bytes after `codeq/` differ from family to family.
 CODE = slice(6, 8)
 QUEUE_CODE = b"q/"
+
+# Whether a key is that of a queue's counters. Filters call it without a step of the interpreter.
+is_stats = methodcaller("startswith", STATS_PREFIX)
 FAMILIES = {
     b"ta": (TASK_PREFIX, Family.TASK),
     b"pa": (PAYLOAD_PREFIX, Family.PAYLOAD),

@@ -7,6 +7,7 @@ leave no row, no tombstone and no encoding behind.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import methodcaller
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
@@ -35,7 +36,7 @@ _COUNTED = {
 }
 _BYTES = 6
 _NOTHING = [0] * 8
-_AUDIT_PREFIX = keyspace.item_prefix(ItemKind.AUDIT)
+_is_audit = methodcaller("startswith", keyspace.item_prefix(ItemKind.AUDIT))
 
 
 class _Net(Struct):
@@ -118,8 +119,9 @@ def number_audit_rows(rows: dict[bytes, bytes | None], index: int) -> None:
 
     The index is unknown before; every replica applies the entry under the same one.
     """
-    for key, value in rows.items():
-        if value is not None and key.startswith(_AUDIT_PREFIX):
+    for key in list(filter(_is_audit, rows)):
+        value = rows[key]
+        if value is not None:
             record = decode_item(value)
             assert isinstance(record, Audit)
             rows[key] = encode(replace(record, index=index))

@@ -16,7 +16,7 @@ _DIGITS = b"0123456789abcdef"
 
 
 def fnv1a_64(text: str, state: int = _FNV_OFFSET) -> int:
-    """Return the 64-bit FNV-1a hash of `text` as UTF-8, or of what `state` is the hash of and it."""
+    """Return the 64-bit FNV-1a hash of `text` as UTF-8, behind what `state` is the hash of."""
     for byte in text.encode():
         state = ((state ^ byte) * _FNV_PRIME) & _MASK
     return state
@@ -82,7 +82,7 @@ def _rows(shards: int) -> list[list[Any]]:
     """
     rows: list[list[Any]] = [[] for _ in range(shards)]
     for bits, row in enumerate(rows):
-        row += (rows[((bits ^ byte) * _FNV_PRIME) % shards] for byte in range(_BYTES))
+        row.extend(rows[((bits ^ byte) * _FNV_PRIME) % shards] for byte in range(_BYTES))
         row.append(bits)
     return rows
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import compress
+from operator import is_
 from typing import Final
 
 from codeq_cluster.key_order import KeyOrder
 
 Rows = list[tuple[bytes, bytes]]
+_is_deleted = partial(is_, None)
 ROW_OVERHEAD_BYTES = 64  # About one dictionary entry and its two objects.
 
 
@@ -74,13 +78,12 @@ class RowBuffer:
         """Put rows; None deletes; transient rows are put only where there is none."""
         here, stored = self.rows, self._stored
         gone: list[bytes] = []  # Deleted keys that leave nothing behind.
-        for key, value in rows.items():
-            if value is None:
-                is_only_here = here.get(key) is not None and key not in stored
-                if is_only_here and self._is_transient(key):
-                    gone.append(key)
-                else:
-                    stored.add(key)
+        for key in compress(rows, map(_is_deleted, rows.values())):
+            is_only_here = here.get(key) is not None and key not in stored
+            if is_only_here and self._is_transient(key):
+                gone.append(key)
+            else:
+                stored.add(key)
         before = len(here)
         here.update(rows)
         self._order.added += len(here) - before

@@ -7,8 +7,10 @@ earlier write to both durable. After a crash the state is never newer than the l
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import repeat
 from pathlib import Path
 
 from rocksdict import Cache, Checkpoint, Rdict, WriteBatch, WriteOptions
@@ -152,9 +154,8 @@ class RocksShard:
                 # RocksDB logs an inverted range, fails on it, and then on every later open.
                 assert start <= end, f"range {start!r} to {end!r} is inverted"
                 batch.delete_range(start, end, log_family)
-            for key, value in log_rows.items():
-                assert value is not None, "the log deletes ranges, not rows"
-                batch.put(key, value, log_family)
+            assert None not in log_rows.values(), "the log deletes ranges, not rows"
+            deque(map(batch.put, log_rows, log_rows.values(), repeat(log_family)), maxlen=0)
             batch.put(MARK, mark.to_bytes(8, "big"), log_family)
 
         if wait:

@@ -221,7 +221,8 @@ def new_task(
     if says_numbers:
         _check_bounds(limits, delay_s=delay_s, ttl_s=ttl_s, max_attempts=max_attempts)
     key = body.idempotency_key or ""
-    if len(key.encode()) > limits.idempotency_key_bytes_max or key.startswith(AMONG_LANE):
+    too_long = key and len(key.encode()) > limits.idempotency_key_bytes_max
+    if too_long or key.startswith(AMONG_LANE):
         raise key_too_long(call.services.settings)
     lane, cost = read_lane(call, body.key or "", body.cost)
     unique = None

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
+from itertools import repeat
 
 from codeq_cluster.broker.engine.busy_queues import BusyQueues
 from codeq_cluster.broker.engine.catalogue import Catalogue
@@ -284,8 +285,7 @@ class ShardView(Ranges):
     def advance(self, batch: int, rows: Rows, tasks: Mapping[str, Task | None]) -> None:
         """Add decided rows, which batch number `batch` will commit."""
         overlay = self._overlay
-        for key, value in rows.items():
-            overlay[key] = (batch, value)
+        overlay.update(zip(rows, zip(repeat(batch), rows.values(), strict=False), strict=True))
         self._order.added += len(rows)
         for task_id, task in tasks.items():
             self._tasks[task_id] = (batch, task)
@@ -355,9 +355,8 @@ class ShardView(Ranges):
     def count(self, rows: Rows) -> None:
         """Update only the counters; the rest of the view is out of date afterwards."""
         self._together.clear()
-        for key, value in rows.items():
-            if key.startswith(keyspace.STATS_PREFIX):
-                self._count(keyspace.stats_parts(key), value)
+        for key in filter(keyspace.is_stats, rows):
+            self._count(keyspace.stats_parts(key), rows[key])
 
     # -- inside ----------------------------------------------------------------------------------
 
