@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import codeq_cluster
 from codeq_cluster.settings import LimitSettings
@@ -38,6 +39,9 @@ CALLS_MAX = {
 }
 LEASES = 100
 RENEWALS = 5
+# Steps of the interpreter, in the product's functions, for one create with the work after it.
+CREATES = 40
+STEPS_MAX = 8_100
 
 
 class Lane:
@@ -102,6 +106,46 @@ class Lane:
 
     def _keep(self, kind: str, calls: int) -> None:
         self.fewest[kind] = min(calls, self.fewest.get(kind, calls))
+
+
+class Steps:
+    """Counts the interpreter's steps (bytecode instructions) in the product's functions."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        """Follow a call of one of them, as a tracer."""
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._step
+
+    def _step(self, _frame: FrameType, event: str, _argument: object) -> Any:
+        self.count += event == "opcode"
+        return self._step
+
+
+async def test_a_create_takes_few_steps(tmp_path: Path) -> None:
+    """A call that does more costs more, which the number of calls does not show."""
+    async with running(tmp_path, LimitSettings()) as client:
+        reader, writer = await client.connect()
+        raw = b'{"command": "cost", "payload": {"n": 1}}'
+        head = client.head("POST", f"{BASE}/tasks", len(raw), connection="keep-alive")
+        steps, counts = Steps(), []
+        for _ in range(CREATES):
+            sys.settrace(steps)
+            try:
+                writer.write(head + raw)
+                answer = await read_answer(reader)
+            finally:
+                sys.settrace(None)
+            assert 202 == answer.status, answer
+            counts.append(steps.count)
+            steps.count = 0
+        writer.close()
+
+    assert min(counts) <= STEPS_MAX, sorted(counts)
 
 
 async def test_requests_take_few_calls(tmp_path: Path) -> None:
