@@ -46,20 +46,24 @@ def shard_of_queue(tenant: str, queue: str, shards: int) -> int:
 def with_shard(text: str, *, shards: int, wanted: int) -> str:
     """Return a text of the same length whose shard is the wanted one.
 
-    Only the last four characters change, to hexadecimal digits, and mostly the last one alone.
+    Only the last four characters change, to the next hexadecimal number that is on that shard. An
+    id that follows from a cause depends on it: an import that is repeated after an upgrade must
+    find its tasks.
 
     Args:
-        text: ASCII, at least four characters, the last four of them hexadecimal digits.
+        text: ASCII, at least four characters, the last four of them a hexadecimal number.
         shards: Of the cluster, at most `SHARDS_MAX`.
         wanted: From 0. Each shard has hundreds of the 65,536 endings.
     """
-    drawn = int(text[-4:-1], 16)
-    for number in range(drawn, drawn + 16**3):
+    drawn, first = divmod(int(text[-4:], 16), 16)
+    digits = _DIGITS[first:]
+    for number in range(drawn, drawn + 16**3 + 1):
         head = f"{text[:-4]}{number & 0xFFF:03x}"
         state = _hashed(_FNV_OFFSET, head, shards)
-        for digit in _DIGITS:
+        for digit in digits:
             if ((state ^ digit) * _FNV_PRIME & _MASK) % shards == wanted:
                 return head + chr(digit)
+        digits = _DIGITS
     raise AssertionError(f"no ending of {text} is on {wanted}")
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeq_cluster.core.sharding import SHARDS_MAX, fnv1a_64, home_shard, shard_of, with_shard
+from codeq_cluster.core.task_ids import kept
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,20 @@ def test_an_id_is_drawn_for_the_shard_that_is_wanted(
 
     drawn = with_shard(text, shards=shards, wanted=wanted)
 
-    assert drawn[:-4] == text[:-4]
-    assert len(text) == len(drawn)
-    assert wanted == shard_of(drawn, shards)
+    assert _next_on(text, shards, wanted) == drawn
+
+
+def _next_on(text: str, shards: int, wanted: int) -> str:
+    number = int(text[-4:], 16)
+    while True:
+        drawn = f"{text[:-4]}{number & 0xFFFF:04x}"
+        if fnv1a_64(drawn) % shards == wanted:
+            return drawn
+        number += 1
+
+
+def test_the_id_of_an_imported_task_is_the_one_that_0_1_0_gave() -> None:
+    """An import that is repeated after an upgrade finds its tasks."""
+    made = kept("acme", "task-17", home=2, shards=4)
+
+    assert "2cd3a92a-88d1-ac31-712a-2441625e6252" == made
