@@ -65,6 +65,33 @@ def asks(
     parser.set_defaults(run=run)
 
 
+def add_verb(
+    verbs: Verbs,
+    connection: type[C],
+    name: str,
+    words: str,
+    act: Callable[[C, argparse.Namespace], Awaitable[Exit | None]],
+    *flags: str | Callable[[argparse.ArgumentParser], None],
+) -> None:
+    """Add a verb that is no more than its flags and what `asks` makes of them.
+
+    Args:
+        verbs: Of its command.
+        connection: See `asks`.
+        name: The verb; `ls` is also `list`.
+        words: Its line of help.
+        act: See `asks`.
+        flags: In the order of the help: names of required arguments, and functions that add flags.
+    """
+    parser = verbs.add_parser(name, aliases=["list"] if name == "ls" else [], help=words)
+    for flag in flags:
+        if isinstance(flag, str):
+            parser.add_argument(flag)
+        else:
+            flag(parser)
+    asks(parser, connection, act)
+
+
 def verbs_of(commands: Verbs, name: str, words: str, *, description: str | None) -> Verbs:
     """Add a command with verbs, and return its list of verbs; `words` is its line of help."""
     parser = commands.add_parser(name, help=words, description=description)

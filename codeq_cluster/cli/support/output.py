@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -18,7 +19,7 @@ from rich.text import Text
 
 from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.outcome import UsageRefused, fitting
-from codeq_cluster.cli.support.times import Times, dated, times_of
+from codeq_cluster.cli.support.times import Times, add_times, dated, times_of
 from codeq_cluster.client import Page
 
 # The rows of a list without --limit, and the most that one table gathers in memory.
@@ -54,6 +55,20 @@ def document(value: object, *, compact: bool, times: Times = Times.ISO) -> None:
 
     indent = None if compact else 2
     print(json.dumps(value, indent=indent, ensure_ascii=False, default=plain))
+
+
+def show(options: argparse.Namespace, value: object) -> None:
+    """Print a document as the flags ask: with `--json` as sent, or with times for a reader."""
+    shown = dated(value) if isinstance(value, dict) and not options.json else value
+    document(shown, compact=options.json, times=times_of(options))
+
+
+def told(options: argparse.Namespace, value: object, line: object) -> None:
+    """Print a line, or with `--json` the document that it stands for."""
+    if options.json:
+        document(value, compact=True)
+    else:
+        print(line)
 
 
 def note(text: str) -> None:
@@ -138,6 +153,20 @@ def _print_stacked(
             printed.print(Padding(Text(line), (0, 0, 0, _INDENT)))
 
 
+def columns(fields: str, **headers: str) -> dict[str, str]:
+    """Return the columns of a table: each field of an answer, between spaces, by its header.
+
+    The header of `inProgress` is IN PROGRESS, of `createdAt` CREATED, of `oldestReadySeconds`
+    OLDEST READY (S); `headers` has others, by field.
+    """
+    return {headers.get(field) or _header(field): field for field in fields.split()}
+
+
+def _header(field: str) -> str:
+    words = re.sub("[A-Z]", r" \g<0>", field).upper().removesuffix(" AT")
+    return re.sub(" SECONDS$", " (S)", words)
+
+
 def rows_of(value: object) -> list[Mapping[str, object]]:
     """Return the rows of a list in an answer."""
     return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
@@ -202,6 +231,13 @@ def add_paging(parser: argparse.ArgumentParser, default: int = LIMIT_DEFAULT) ->
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """Add the flag for printing only ids."""
     parser.add_argument("-q", "--quiet", action="store_true", help="print only ids, one per line")
+
+
+def add_listing(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a list whose rows have ids and times."""
+    add_paging(parser)
+    add_quiet(parser)
+    add_times(parser)
 
 
 async def gathered(

@@ -9,34 +9,31 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
-from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.asking import Verbs, add_verb, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_chosen, counted_or_done
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import (
-    add_paging,
-    add_quiet,
-    document,
+    add_listing,
+    columns,
     gathered,
     listed,
     named,
     note,
+    show,
 )
-from codeq_cluster.cli.support.times import add_times, dated, times_of
+from codeq_cluster.cli.support.times import add_times
 from codeq_cluster.client import Operator, Page
 
-_COLUMNS = {"ID": "id", "DUE": "dueAt", "SINCE": "since", "REASON": "reason"}
+_COLUMNS = columns("id dueAt since reason")
 
 
 def add(commands: Verbs) -> None:
     """Add the command and its verbs."""
     verbs = verbs_of(commands, "aside", "list and retry what is set aside", description=__doc__)
-    found = verbs.add_parser("ls", aliases=["list"], help="list what is set aside")
-    _add_ownerless(found)
-    add_paging(found)
-    add_quiet(found)
-    add_times(found)
-    asks(found, Operator, _list)
+    verb = partial(add_verb, verbs, Operator)
+    verb("ls", "list what is set aside", _list, _add_ownerless, add_listing)
 
     show = verbs.add_parser("show", help="show one task or item that is set aside")
     show.add_argument("id", metavar="ID", help="as listed, such as task.ID")
@@ -76,8 +73,7 @@ async def _show(operator: Operator, options: argparse.Namespace) -> Exit:
     if not found:
         note("codeq-cluster: nothing of this id is set aside; see aside ls")
         return Exit.API
-    shown = found[0] if options.json else dated(found[0])
-    document(shown, compact=options.json, times=times_of(options))
+    show(options, found[0])
     return Exit.OK
 
 

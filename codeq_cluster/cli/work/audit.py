@@ -9,17 +9,11 @@ from __future__ import annotations
 import argparse
 
 from codeq_cluster.cli.support.asking import Verbs, asks
-from codeq_cluster.cli.support.output import add_paging, gathered, listed
+from codeq_cluster.cli.support.output import add_paging, columns, gathered, listed
 from codeq_cluster.cli.support.times import add_times
 from codeq_cluster.client import Operator
 
-_COLUMNS = {
-    "AT": "at",
-    "ACTOR": "actor",
-    "ACTION": "action",
-    "TARGET": "target",
-    "DETAIL": "detail",
-}
+_COLUMNS = columns("at actor action target detail")
 
 
 def add(commands: Verbs) -> None:

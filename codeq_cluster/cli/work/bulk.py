@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from msgspec import to_builtins
 
-from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.asking import Verbs, add_verb, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, consented, withheld
 from codeq_cluster.cli.support.flags import add_tags, number
 from codeq_cluster.cli.support.outcome import Exit
-from codeq_cluster.cli.support.output import add_quiet, document, listed, note
-from codeq_cluster.cli.support.times import add_times, given_instant, times_of
+from codeq_cluster.cli.support.output import add_quiet, columns, document, listed, note, show, told
+from codeq_cluster.cli.support.times import add_times, given_instant
 from codeq_cluster.client import BulkAction, BulkRecord, Operator, Page, TaskSelection
 
-_COLUMNS = {
-    "ID": "id",
-    "STATUS": "status",
-    "ACTION": "action",
-    "SELECTED": "selected",
-    "CHANGED": "changed",
-    "LOOKED": "looked",
-    "CREATED": "createdAt",
-    "ENDED": "endedAt",
-}
+_COLUMNS = columns("id status action selected changed looked createdAt endedAt")
 _STATUSES = ("PENDING", "IN_PROGRESS", "COMPLETED", "FAILED", "DEAD")
 _ACTIONS = {
     "cancel": ("cancel", "end tasks that have not ended"),
@@ -41,37 +33,28 @@ def add(commands: Verbs) -> None:
         commands, "bulk", "one action on all tasks of a selection", description=__doc__
     )
     for name, (action, words) in _ACTIONS.items():
-        verb = verbs.add_parser(name, help=f"begin a job: {words}", description=f"{words}.")
-        _add_selection(verb)
+        begin = verbs.add_parser(name, help=f"begin a job: {words}", description=f"{words}.")
+        _add_selection(begin)
         if name == "cancel":
-            verb.add_argument("--reason", metavar="TEXT", help="for people")
+            begin.add_argument("--reason", metavar="TEXT", help="for people")
         if name == "priority":
-            number(verb, "--to", "the new priority, 0 to 9", required=True, dest="priority")
+            number(begin, "--to", "the new priority, 0 to 9", required=True, dest="priority")
         if name == "tag":
-            add_tags(verb, "each has this tag afterwards", flag="--set", dest="set")
-            verb.add_argument(
+            add_tags(begin, "each has this tag afterwards", flag="--set", dest="set")
+            begin.add_argument(
                 "--remove",
                 action="append",
                 default=[],
                 metavar="NAME",
                 help="each has no such tag afterwards; may be repeated",
             )
-        verb.set_defaults(action=action)
-        asks(verb, Operator, _start)
+        begin.set_defaults(action=action)
+        asks(begin, Operator, _start)
 
-    found = verbs.add_parser("ls", aliases=["list"], help="list the jobs, the newest first")
-    add_quiet(found)
-    add_times(found)
-    asks(found, Operator, _list)
-
-    show = verbs.add_parser("show", help="print how far a job has come")
-    show.add_argument("id")
-    add_times(show)
-    asks(show, Operator, _show)
-
-    stop = verbs.add_parser("stop", help="stop a job; what it has done stays")
-    stop.add_argument("id")
-    asks(stop, Operator, _stop)
+    verb = partial(add_verb, verbs, Operator)
+    verb("ls", "list the jobs, the newest first", _list, add_quiet, add_times)
+    verb("show", "print how far a job has come", _show, "id", add_times)
+    verb("stop", "stop a job; what it has done stays", _stop, "id")
 
 
 def _add_selection(verb: argparse.ArgumentParser) -> None:
@@ -130,8 +113,7 @@ async def _list(operator: Operator, options: argparse.Namespace) -> None:
 
 
 async def _show(operator: Operator, options: argparse.Namespace) -> None:
-    found = await operator.bulk_job(options.id)
-    document(found, compact=options.json, times=times_of(options))
+    show(options, await operator.bulk_job(options.id))
 
 
 async def _stop(operator: Operator, options: argparse.Namespace) -> None:
@@ -139,7 +121,4 @@ async def _stop(operator: Operator, options: argparse.Namespace) -> None:
 
 
 def _say(options: argparse.Namespace, job: BulkRecord) -> None:
-    if options.json:
-        document(job, compact=True)
-    else:
-        print(f"{job.id} {job.status}")
+    told(options, job, f"{job.id} {job.status}")

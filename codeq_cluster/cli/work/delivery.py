@@ -8,19 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_chosen, counted_or_done
 from codeq_cluster.cli.support.outcome import Exit
-from codeq_cluster.cli.support.output import add_paging, add_quiet, gathered, listed, named
-from codeq_cluster.cli.support.times import add_times
+from codeq_cluster.cli.support.output import add_listing, columns, gathered, listed, named
 from codeq_cluster.client import Operator, Page
 
-_COLUMNS = {
-    "ID": "id",
-    "COMMAND": "command",
-    "STATUS": "status",
-    "ATTEMPTS": "attempts",
-    "URL": "url",
-    "CREATED": "createdAt",
-    "ERROR": "error",
-}
+_COLUMNS = columns("id command status attempts url createdAt error")
 
 
 def add(commands: Verbs) -> None:
@@ -28,9 +19,7 @@ def add(commands: Verbs) -> None:
     verbs = verbs_of(commands, "delivery", "list and repeat result callbacks", description=__doc__)
     found = verbs.add_parser("ls", aliases=["list"], help="list deliveries")
     found.add_argument("--status", default="", choices=("dead", "pending"), help="only these")
-    add_paging(found)
-    add_quiet(found)
-    add_times(found)
+    add_listing(found)
     asks(found, Operator, _list)
 
     replay = verbs.add_parser("replay", help="retry dead deliveries from the first attempt")

@@ -8,13 +8,13 @@ from functools import partial
 
 import msgspec
 
-from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.asking import Verbs, add_verb, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_chosen, counted_or_done
 from codeq_cluster.cli.support.named import refuse_unknown, whole_id
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import (
-    add_paging,
-    add_quiet,
+    add_listing,
+    columns,
     document,
     gathered,
     listed,
@@ -25,15 +25,14 @@ from codeq_cluster.cli.support.output import (
 from codeq_cluster.cli.support.times import add_times, dated, times_of
 from codeq_cluster.client import Operator, Page, Selection
 
-_COLUMNS = {"ID": "id", "QUEUE": "command", "ATTEMPTS": "attempts", "DIED": "updatedAt"} | {
-    "ERROR": "error"
-}
+_COLUMNS = columns("id command attempts updatedAt error", command="QUEUE", updatedAt="DIED")
 _Act = Callable[..., Awaitable[Mapping[str, object]]]
 
 
 def add(commands: Verbs) -> None:
     """Add the command and its verbs."""
     verbs = verbs_of(commands, "dlq", "list, requeue and delete dead letters", description=__doc__)
+    verb = partial(add_verb, verbs, Operator)
     found = verbs.add_parser(
         "ls",
         aliases=["list"],
@@ -46,16 +45,10 @@ def add(commands: Verbs) -> None:
     found.add_argument(
         "--group", action="store_true", help="print the kinds of errors with counts instead"
     )
-    add_paging(found)
-    add_quiet(found)
-    add_times(found)
+    add_listing(found)
     asks(found, Operator, _list)
 
-    show = verbs.add_parser("show", help="print a dead letter and the result it died with")
-    show.add_argument("queue")
-    show.add_argument("id")
-    add_times(show)
-    asks(show, Operator, _show)
+    verb("show", "print a dead letter and the result it died with", _show, "queue", "id", add_times)
 
     requeue = verbs.add_parser(
         "requeue",
@@ -78,9 +71,7 @@ def add(commands: Verbs) -> None:
     )
     asks(requeue, Operator, _requeue)
 
-    delete = verbs.add_parser("delete", help="delete dead letters and their results")
-    _add_selection(delete)
-    asks(delete, Operator, _delete)
+    verb("delete", "delete dead letters and their results", _delete, _add_selection)
 
 
 def _add_causes(parser: argparse._ActionsContainer) -> None:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from msgspec import to_builtins
 
-from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.asking import Verbs, add_verb, asks, verbs_of
 from codeq_cluster.cli.support.flags import given_json, number
-from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
-from codeq_cluster.cli.support.times import add_times, times_of
+from codeq_cluster.cli.support.output import (
+    add_listing,
+    add_paging,
+    columns,
+    gathered,
+    listed,
+    show,
+    told,
+)
+from codeq_cluster.cli.support.times import add_times
 from codeq_cluster.client import Client, GroupRecord, NewTask, Page
 
-_COLUMNS = {
-    "ID": "id",
-    "STATUS": "status",
-    "TOTAL": "total",
-    "LIVE": "live",
-    "COMPLETED": "completed",
-    "FAILED": "failed",
-    "CANCELLED": "cancelled",
-    "DEAD": "dead",
-    "CREATED": "createdAt",
-    "ENDED": "endedAt",
-}
+_COLUMNS = columns("id status total live completed failed cancelled dead createdAt endedAt")
 
 
 def add(commands: Verbs) -> None:
@@ -34,6 +32,7 @@ def add(commands: Verbs) -> None:
         "tasks that one task follows after the last of them",
         description=__doc__,
     )
+    verb = partial(add_verb, verbs, Client)
     create = verbs.add_parser("create", help="begin a group, and print its id")
     create.add_argument("id", nargs="?", help="its name; default: a new one")
     create.add_argument("--then", metavar="COMMAND", help="the completion task's command")
@@ -69,16 +68,8 @@ def add(commands: Verbs) -> None:
     add_.add_argument("--idempotency-key", metavar="KEY", help="adding it again makes no other")
     asks(add_, Client, _add)
 
-    found = verbs.add_parser("ls", aliases=["list"], help="list the groups, those that go on first")
-    add_paging(found)
-    add_quiet(found)
-    add_times(found)
-    asks(found, Client, _list)
-
-    show = verbs.add_parser("show", help="print how many members have ended, and what is missing")
-    show.add_argument("id")
-    add_times(show)
-    asks(show, Client, _show)
+    verb("ls", "list the groups, those that go on first", _list, add_listing)
+    verb("show", "print how many members have ended, and what is missing", _show, "id", add_times)
 
     results = verbs.add_parser("results", help="print a page of a group's members, with results")
     results.add_argument("id")
@@ -86,13 +77,8 @@ def add(commands: Verbs) -> None:
     add_times(results)
     asks(results, Client, _results)
 
-    seal = verbs.add_parser("seal", help="let nobody add to a group but its live members")
-    seal.add_argument("id")
-    asks(seal, Client, _seal)
-
-    cancel = verbs.add_parser("cancel", help="seal a group and cancel its members")
-    cancel.add_argument("id")
-    asks(cancel, Client, _cancel)
+    verb("seal", "let nobody add to a group but its live members", _seal, "id")
+    verb("cancel", "seal a group and cancel its members", _cancel, "id")
 
 
 async def _create(client: Client, options: argparse.Namespace) -> None:
@@ -124,13 +110,12 @@ async def _list(client: Client, options: argparse.Namespace) -> None:
 
 
 async def _show(client: Client, options: argparse.Namespace) -> None:
-    found = await client.group_record(options.id)
-    document(found, compact=options.json, times=times_of(options))
+    show(options, await client.group_record(options.id))
 
 
 async def _results(client: Client, options: argparse.Namespace) -> None:
     page = await client.group_results(options.id, limit=options.limit, cursor=options.cursor)
-    document(page, compact=options.json, times=times_of(options))
+    show(options, page)
 
 
 async def _seal(client: Client, options: argparse.Namespace) -> None:
@@ -142,7 +127,4 @@ async def _cancel(client: Client, options: argparse.Namespace) -> None:
 
 
 def _say(options: argparse.Namespace, group: GroupRecord) -> None:
-    if options.json:
-        document(group, compact=True)
-    else:
-        print(f"{group.id} {group.status}")
+    told(options, group, f"{group.id} {group.status}")

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.asking import Verbs, add_verb, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, consented, withheld
 from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.outcome import Exit
-from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed, note
+from codeq_cluster.cli.support.output import (
+    add_paging,
+    add_quiet,
+    document,
+    gathered,
+    listed,
+    note,
+    show,
+)
 from codeq_cluster.cli.support.rates import add_rate, said_rate
-from codeq_cluster.cli.support.times import add_times, dated, times_of
+from codeq_cluster.cli.support.times import add_times
 from codeq_cluster.client import Operator, Page, Refused
 
 _COLUMNS = {"NAME": "name", "VERSION": "version", "MAX": "maxRunning", "RATE": "rate"}
@@ -21,15 +30,9 @@ _COLUMNS = {"NAME": "name", "VERSION": "version", "MAX": "maxRunning", "RATE": "
 def add(commands: Verbs) -> None:
     """Add the command and its verbs."""
     verbs = verbs_of(commands, "limit", "limits that several queues share", description=__doc__)
-    found = verbs.add_parser("ls", aliases=["list"], help="list the limits")
-    add_paging(found)
-    add_quiet(found)
-    asks(found, Operator, _list)
-
-    show = verbs.add_parser("show", help="show a limit, its queues and what they do now")
-    show.add_argument("name")
-    add_times(show)
-    asks(show, Operator, _show)
+    verb = partial(add_verb, verbs, Operator)
+    verb("ls", "list the limits", _list, add_paging, add_quiet)
+    verb("show", "show a limit, its queues and what they do now", _show, "name", add_times)
 
     put = verbs.add_parser(
         "put",
@@ -43,10 +46,7 @@ def add(commands: Verbs) -> None:
     add_times(put)
     asks(put, Operator, _put)
 
-    delete = verbs.add_parser("delete", help="delete a limit that no topic names")
-    delete.add_argument("name")
-    add_consent(delete)
-    asks(delete, Operator, _delete)
+    verb("delete", "delete a limit that no topic names", _delete, "name", add_consent)
 
 
 async def _list(operator: Operator, options: argparse.Namespace) -> None:
@@ -60,7 +60,7 @@ async def _list(operator: Operator, options: argparse.Namespace) -> None:
 
 
 async def _show(operator: Operator, options: argparse.Namespace) -> None:
-    _print(options, await operator.limit(options.name))
+    show(options, await operator.limit(options.name))
 
 
 async def _put(operator: Operator, options: argparse.Namespace) -> None:
@@ -74,7 +74,7 @@ async def _put(operator: Operator, options: argparse.Namespace) -> None:
             raise
         found = {}
     rule = {field: found[field] for field in ("maxRunning", "rate") if field in found}
-    _print(options, await operator.put_limit(options.name, {**rule, **said}))
+    show(options, await operator.put_limit(options.name, {**rule, **said}))
 
 
 async def _delete(operator: Operator, options: argparse.Namespace) -> Exit:
@@ -91,11 +91,6 @@ async def _delete(operator: Operator, options: argparse.Namespace) -> Exit:
         return withheld(options, what=what, done="deleted")
     note(f"limit {options.name} deleted")
     return Exit.OK
-
-
-def _print(options: argparse.Namespace, limit: Mapping[str, object]) -> None:
-    shown = limit if options.json else dated(limit)
-    document(shown, compact=options.json, times=times_of(options))
 
 
 def _shown(rate: Mapping[str, int]) -> str:

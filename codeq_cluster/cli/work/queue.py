@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.asking import Verbs, add_verb, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, counted_or_done
 from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.named import refuse_unknown
@@ -15,6 +16,7 @@ from codeq_cluster.cli.support.output import (
     LIMIT_MAX,
     add_paging,
     check_limit,
+    columns,
     document,
     gathered,
     listed,
@@ -25,16 +27,9 @@ from codeq_cluster.cli.support.output import (
 from codeq_cluster.cli.support.rates import add_rate, said_rate
 from codeq_cluster.client import Operator, Page, Refused
 
-_COLUMNS = {
-    "QUEUE": "command",
-    "READY": "ready",
-    "DELAYED": "delayed",
-    "HELD": "held",
-    "IN PROGRESS": "inProgress",
-    "DLQ": "dlq",
-    "OLDEST READY (S)": "oldestReadySeconds",
-    "PAUSED": "paused",
-}
+_COLUMNS = columns(
+    "command ready delayed held inProgress dlq oldestReadySeconds paused", command="QUEUE"
+)
 # The flags of a rule of keys, with its fields and their values, the default first.
 _RULE = (
     ("--order", "order", ("priority", "fifo")),
@@ -42,17 +37,7 @@ _RULE = (
     ("--when-dead", "whenDead", ("next", "stop")),
 )
 _KEYS_SHOWN = 20
-_KEYS = {
-    "KEY": "key",
-    "IN PROGRESS": "inProgress",
-    "READY": "ready",
-    "HELD": "held",
-    "BACKING OFF": "backingOff",
-    "STOPPED BY": "stoppedBy",
-    "LIMITED UNTIL": "limitedUntil",
-    "HELD UNTIL": "heldUntil",
-    "OWN": "own",
-}
+_KEYS = columns("key inProgress ready held backingOff stoppedBy limitedUntil heldUntil own")
 
 
 def add(commands: Verbs) -> None:
@@ -60,14 +45,13 @@ def add(commands: Verbs) -> None:
     verbs = verbs_of(
         commands, "queue", "inspect, pause, resume and purge queues", description=__doc__
     )
+    verb = partial(add_verb, verbs, Operator)
     found = verbs.add_parser("ls", aliases=["list"], help="list the queues")
     found.add_argument("-q", "--quiet", action="store_true", help="print only names")
     add_paging(found, default=LIMIT_MAX)
     asks(found, Operator, _list)
 
-    inspect = verbs.add_parser("inspect", help="show a queue, and what its dead letters died of")
-    inspect.add_argument("queue")
-    asks(inspect, Operator, _inspect)
+    verb("inspect", "show a queue, and what its dead letters died of", _inspect, "queue")
 
     flow = verbs.add_parser(
         "flow",
@@ -125,9 +109,7 @@ def add(commands: Verbs) -> None:
     )
     asks(pause, Operator, _pause)
 
-    resume = verbs.add_parser("resume", help="let a paused queue be claimed from again")
-    resume.add_argument("queue")
-    asks(resume, Operator, _resume)
+    verb("resume", "let a paused queue be claimed from again", _resume, "queue")
 
     purge = verbs.add_parser(
         "purge",

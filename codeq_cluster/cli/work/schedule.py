@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.asking import Verbs, add_verb, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, consented, counted_or_done, withheld
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import (
-    add_paging,
-    add_quiet,
+    add_listing,
+    columns,
     document,
     gathered,
     listed,
     note,
+    show,
     table,
+    told,
 )
 from codeq_cluster.cli.support.times import add_times, dated, given_instant, times_of
 from codeq_cluster.cli.work import schedule_put
-from codeq_cluster.client import Operator, Page, ScheduleRecord
+from codeq_cluster.client import Operator, Page
 
-_COLUMNS = {
-    "ID": "id",
-    "STATE": "state",
-    "FIRES": "fires",
-    "COMMAND": "command",
-    "NEXT": "nextAt",
-    "LAST": "lastAt",
-    "LAST WAS": "lastStatus",
-    "RUNNING": "running",
-    "MISSED": "missed",
-    "SKIPPED": "skipped",
-    "OWNER": "owner",
-}
+_COLUMNS = columns(
+    "id state fires command nextAt lastAt lastStatus running missed skipped owner",
+    lastStatus="LAST WAS",
+)
 
 
 def add(commands: Verbs) -> None:
@@ -42,17 +36,13 @@ def add(commands: Verbs) -> None:
     verbs = verbs_of(
         commands, "schedule", "when tasks are created by themselves", description=__doc__
     )
+    verb = partial(add_verb, verbs, Operator)
     found = verbs.add_parser("ls", aliases=["list"], help="list the schedules")
     found.add_argument("--owner", default="", metavar="NAME", help="only those of this set")
-    add_paging(found)
-    add_quiet(found)
-    add_times(found)
+    add_listing(found)
     asks(found, Operator, _list)
 
-    get = verbs.add_parser("get", help="print a schedule with its next instants and its last runs")
-    get.add_argument("id")
-    add_times(get)
-    asks(get, Operator, _get)
+    verb("get", "print a schedule with its next instants and its last runs", _get, "id", add_times)
 
     schedule_put.add(verbs)
 
@@ -75,9 +65,7 @@ def add(commands: Verbs) -> None:
     add_times(preview)
     asks(preview, Operator, _preview)
 
-    pause = verbs.add_parser("pause", help="let a schedule fire no more; its runs go on")
-    pause.add_argument("id")
-    asks(pause, Operator, _pause)
+    verb("pause", "let a schedule fire no more; its runs go on", _pause, "id")
 
     resume = verbs.add_parser("resume", help="let a paused schedule fire again")
     resume.add_argument("id")
@@ -155,8 +143,7 @@ def _row(schedule: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _get(operator: Operator, options: argparse.Namespace) -> None:
-    found = await operator.schedule(options.id)
-    document(found, compact=options.json, times=times_of(options))
+    show(options, await operator.schedule(options.id))
 
 
 async def _preview(operator: Operator, options: argparse.Namespace) -> None:
@@ -172,11 +159,13 @@ async def _preview(operator: Operator, options: argparse.Namespace) -> None:
 
 
 async def _pause(operator: Operator, options: argparse.Namespace) -> None:
-    _say_state(options, await operator.pause_schedule(options.id))
+    found = await operator.pause_schedule(options.id)
+    told(options, found, f"{found.id} {found.state}")
 
 
 async def _resume(operator: Operator, options: argparse.Namespace) -> None:
-    _say_state(options, await operator.resume_schedule(options.id, catch_up=options.catch_up))
+    found = await operator.resume_schedule(options.id, catch_up=options.catch_up)
+    told(options, found, f"{found.id} {found.state}")
 
 
 async def _trigger(operator: Operator, options: argparse.Namespace) -> Exit:
@@ -224,13 +213,6 @@ async def _remove(operator: Operator, options: argparse.Namespace) -> Exit:
         return withheld(options, what=what, done="deleted")
     note(f"{what} deleted")
     return Exit.OK
-
-
-def _say_state(options: argparse.Namespace, schedule: ScheduleRecord) -> None:
-    if options.json:
-        document(schedule, compact=True)
-    else:
-        print(f"{schedule.id} {schedule.state}")
 
 
 def _instants(count: object) -> str:

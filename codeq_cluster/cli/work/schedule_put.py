@@ -15,8 +15,8 @@ from msgspec import Raw
 from codeq_cluster.cli.support.asking import Verbs, asks
 from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
-from codeq_cluster.cli.support.output import document, note
-from codeq_cluster.cli.support.times import add_times, given_instant, times_of
+from codeq_cluster.cli.support.output import document, note, show
+from codeq_cluster.cli.support.times import add_times, given_instant
 from codeq_cluster.client import Applied, Operator
 
 CRON_HELP = 'five fields, as "30 2 * * MON-FRI"; six with seconds first; or @daily and its kin'
@@ -103,8 +103,7 @@ def add(verbs: Verbs) -> None:
 
 
 async def _put(operator: Operator, options: argparse.Namespace) -> None:
-    schedule = await operator.put_schedule({**_schedule(options), "id": options.id})
-    document(schedule, compact=options.json, times=times_of(options))
+    show(options, await operator.put_schedule({**_schedule(options), "id": options.id}))
 
 
 async def _apply(operator: Operator, options: argparse.Namespace) -> Exit:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from msgspec import UNSET, Raw
 
-from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.asking import Verbs, add_verb, asks, verbs_of
 from codeq_cluster.cli.support.flags import (
     add_backoff,
     add_tags,
@@ -17,22 +18,22 @@ from codeq_cluster.cli.support.flags import (
 )
 from codeq_cluster.cli.support.named import refuse_unknown, whole_id
 from codeq_cluster.cli.support.outcome import UsageRefused
-from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
+from codeq_cluster.cli.support.output import (
+    add_listing,
+    columns,
+    document,
+    gathered,
+    listed,
+    show,
+    told,
+)
 from codeq_cluster.cli.support.progress import waiting
 from codeq_cluster.cli.support.times import Times, add_times, given_instant, times_of
 from codeq_cluster.cli.work import task_log
 from codeq_cluster.client import Client, NodeRecord, Operator, Page, StepRecord
 from codeq_cluster.client.producing import OPTIONS
 
-TASK_COLUMNS = {
-    "ID": "id",
-    "COMMAND": "command",
-    "STATUS": "status",
-    "PRIORITY": "priority",
-    "ATTEMPTS": "attempts",
-    "UPDATED": "updatedAt",
-    "ERROR": "error",
-}
+TASK_COLUMNS = columns("id command status priority attempts updatedAt error")
 
 _STATUSES = ("PENDING", "IN_PROGRESS", "COMPLETED", "FAILED", "DEAD")
 
@@ -40,11 +41,9 @@ _STATUSES = ("PENDING", "IN_PROGRESS", "COMPLETED", "FAILED", "DEAD")
 def add(commands: Verbs) -> None:
     """Add the command and its verbs."""
     verbs = verbs_of(commands, "task", "create, read, list and cancel tasks", description=__doc__)
+    verb = partial(add_verb, verbs, Client)
     _add_create(verbs)
-    get = verbs.add_parser("get", help="print a task")
-    get.add_argument("id")
-    add_times(get)
-    asks(get, Client, _get)
+    verb("get", "print a task", _get, "id", add_times)
 
     result = verbs.add_parser("result", help="print a task and its result")
     result.add_argument("id")
@@ -52,19 +51,9 @@ def add(commands: Verbs) -> None:
     add_times(result)
     asks(result, Client, _result)
 
-    explain = verbs.add_parser("explain", help="print why a task is in its state")
-    explain.add_argument("id")
-    add_times(explain)
-    asks(explain, Client, _explain)
-
-    graph = verbs.add_parser("graph", help="print what a task waits for, and who waits for it")
-    graph.add_argument("id")
-    asks(graph, Client, _graph)
-
-    steps = verbs.add_parser("steps", help="print what a task's function has recorded")
-    steps.add_argument("id")
-    add_times(steps)
-    asks(steps, Client, _steps)
+    verb("explain", "print why a task is in its state", _explain, "id", add_times)
+    verb("graph", "print what a task waits for, and who waits for it", _graph, "id")
+    verb("steps", "print what a task's function has recorded", _steps, "id", add_times)
 
     task_log.add(verbs)
 
@@ -131,9 +120,7 @@ def _add_list(verbs: Verbs) -> None:
             metavar="TIME",
             help=f"only those created {words}, RFC 3339; needs --tag or --queue",
         )
-    add_paging(found)
-    add_quiet(found)
-    add_times(found)
+    add_listing(found)
     asks(found, Operator, _list)
 
 
@@ -216,20 +203,18 @@ async def _create(client: Client, options: argparse.Namespace) -> None:
     if options.quiet:
         print(task.id)
     else:
-        document(task, compact=options.json, times=times_of(options))
+        show(options, task)
 
 
 async def _get(client: Client, options: argparse.Namespace) -> None:
-    task = await client.task(await whole_id(client, options.id))
-    document(task, compact=options.json, times=times_of(options))
+    show(options, await client.task(await whole_id(client, options.id)))
 
 
 async def _result(client: Client, options: argparse.Namespace) -> None:
     task_id = await whole_id(client, options.id)
     with waiting(f"{task_id} has not ended"):
         ended = await client.wait(task_id, timeout_s=options.wait)
-    shown = {"task": ended.task, "result": ended.record}
-    document(shown, compact=options.json, times=times_of(options))
+    show(options, {"task": ended.task, "result": ended.record})
 
 
 async def _cancel(client: Client, options: argparse.Namespace) -> None:
@@ -238,7 +223,7 @@ async def _cancel(client: Client, options: argparse.Namespace) -> None:
         task_id, grace=options.grace, reason=options.reason, dependents=options.dependents
     )
     status = "cancelled" if has_ended else "cancelling"
-    document({"status": status, "id": task_id}, compact=options.json)
+    show(options, {"status": status, "id": task_id})
 
 
 async def _tag(client: Client, options: argparse.Namespace) -> None:
@@ -246,7 +231,7 @@ async def _tag(client: Client, options: argparse.Namespace) -> None:
         raise UsageRefused("say --set NAME=VALUE or --remove NAME")
     task_id = await whole_id(client, options.id)
     tags = await client.tag(task_id, dict(options.tags), remove=options.remove)
-    document({"id": task_id, "tags": tags}, compact=options.json)
+    show(options, {"id": task_id, "tags": tags})
 
 
 async def _steps(client: Client, options: argparse.Namespace) -> None:
@@ -279,7 +264,7 @@ async def _signal(client: Client, options: argparse.Namespace) -> None:
         given_json("--payload", options.payload),
         idempotency_key=options.idempotency_key,
     )
-    document({"id": task_id, "signal": options.name, "replay": replay}, compact=options.json)
+    show(options, {"id": task_id, "signal": options.name, "replay": replay})
 
 
 async def _graph(client: Client, options: argparse.Namespace) -> None:
@@ -300,11 +285,8 @@ def _shown(node: NodeRecord) -> str:
 
 async def _explain(client: Client, options: argparse.Namespace) -> None:
     found = await client.explain(await whole_id(client, options.id))
-    if options.json:
-        document(found, compact=True)
-        return
     until = f" (until {times_of(options).text(found.until)})" if found.until else ""
-    print(f"{found.reason}: {found.message}{until}")
+    told(options, found, f"{found.reason}: {found.message}{until}")
 
 
 async def _list(operator: Operator, options: argparse.Namespace) -> None:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
-from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.asking import Verbs, add_verb, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, consented, withheld
 from codeq_cluster.cli.support.flags import add_backoff
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
-from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed, note
-from codeq_cluster.cli.support.times import add_times, dated, times_of
+from codeq_cluster.cli.support.output import (
+    add_paging,
+    add_quiet,
+    document,
+    gathered,
+    listed,
+    note,
+    show,
+)
+from codeq_cluster.cli.support.times import add_times
 from codeq_cluster.client import Operator
 
 _COLUMNS = {
@@ -31,15 +39,9 @@ _COLUMNS = {
 def add(commands: Verbs) -> None:
     """Add the command and its verbs."""
     verbs = verbs_of(commands, "topic", "read and set the policies of queues", description=__doc__)
-    found = verbs.add_parser("ls", aliases=["list"], help="list the topics")
-    add_paging(found)
-    add_quiet(found)
-    asks(found, Operator, _list)
-
-    get = verbs.add_parser("get", help="print a topic")
-    get.add_argument("name")
-    add_times(get)
-    asks(get, Operator, _get)
+    verb = partial(add_verb, verbs, Operator)
+    verb("ls", "list the topics", _list, add_paging, add_quiet)
+    verb("get", "print a topic", _get, "name", add_times)
 
     put = verbs.add_parser(
         "put",
@@ -70,10 +72,7 @@ def add(commands: Verbs) -> None:
     add_times(put)
     asks(put, Operator, _put)
 
-    delete = verbs.add_parser("delete", help="delete a topic; no task is deleted")
-    delete.add_argument("name")
-    add_consent(delete)
-    asks(delete, Operator, _delete)
+    verb("delete", "delete a topic; no task is deleted", _delete, "name", add_consent)
 
 
 async def _list(operator: Operator, options: argparse.Namespace) -> None:
@@ -84,16 +83,11 @@ async def _list(operator: Operator, options: argparse.Namespace) -> None:
 
 
 async def _get(operator: Operator, options: argparse.Namespace) -> None:
-    _print(options, await operator.topic(options.name))
+    show(options, await operator.topic(options.name))
 
 
 async def _put(operator: Operator, options: argparse.Namespace) -> None:
-    _print(options, await operator.put_topic(options.name, _policy(options)))
-
-
-def _print(options: argparse.Namespace, topic: Mapping[str, object]) -> None:
-    shown = topic if options.json else dated(topic)
-    document(shown, compact=options.json, times=times_of(options))
+    show(options, await operator.put_topic(options.name, _policy(options)))
 
 
 async def _delete(operator: Operator, options: argparse.Namespace) -> Exit:
