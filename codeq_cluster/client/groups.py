@@ -163,7 +163,6 @@ class OpenGroup:
     """
 
     def __init__(self, client: Groups, body: Mapping[str, object]) -> None:
-        """Prepare a group; nothing is sent yet."""
         self._client = client
         self.body = body
 

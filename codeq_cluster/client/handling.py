@@ -345,7 +345,6 @@ class Ended:
     error: Exception | None = None
 
     def __str__(self) -> str:
-        """Return it as one line."""
         task = self.task
         line = (
             f"task {task.id} {task.command}: {self.ending} in {self.seconds:.3f} s, "

@@ -88,7 +88,6 @@ class Keeper:
     """
 
     def __init__(self, leases: Leases, *, lease_s: int) -> None:
-        """Prepare it for leases of this length."""
         self._leases = leases
         self._lease_s = lease_s
         self._beat_s = lease_s / BEATS_A_LEASE

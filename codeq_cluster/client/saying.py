@@ -24,7 +24,6 @@ class Said:
     """
 
     def __init__(self) -> None:
-        """Prepare it; nothing is said."""
         self._lock = threading.Lock()
         self._fields: dict[str, object] = {}
         self._lines: deque[str] = deque()

@@ -154,7 +154,6 @@ class SyncGroup:
     """An `OpenGroup` for programs without an event loop."""
 
     def __init__(self, client: SyncClient, group: OpenGroup) -> None:
-        """Prepare a group; nothing is sent yet."""
         self._client = client
         self._group = group
 

@@ -478,7 +478,6 @@ def _heard(
 
 
 async def _first(*tasks: asyncio.Task[None] | asyncio.Task[Sequence[TaskRecord]]) -> None:
-    """Return when one of them has ended."""
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 

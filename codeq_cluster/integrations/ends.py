@@ -38,7 +38,6 @@ class Ends:
     """
 
     def __init__(self, leases: Leases) -> None:
-        """Prepare it; nothing is sent yet."""
         self._leases = leases
         self._waiting: deque[_Waiting] = deque()
         self._turn = asyncio.Lock()
@@ -83,7 +82,6 @@ class Ends:
         return mine.is_taken
 
     async def _send(self) -> None:
-        """Ask for the ends that have waited longest."""
         count = min(len(self._waiting), _TOGETHER_MAX)
         sent = [self._waiting.popleft() for _ in range(count)]
         for each in sent:

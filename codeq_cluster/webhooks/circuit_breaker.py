@@ -64,7 +64,6 @@ class CircuitBreaker:
         self._failing: dict[Route, _Failing] = {}
 
     def __len__(self) -> int:
-        """Return how many hosts are remembered."""
         return len(self._failing)
 
     def wait_s(self, route: Route) -> float:

@@ -131,6 +131,11 @@ def field(text: str, **said: Any) -> Any:
     return Field(text, schema=said, **own)
 
 
+def raw_field(text: str, **said: Any) -> Any:
+    """Declare a field whose JSON is read later, and is null when absent; see `field`."""
+    return field(text, default=Raw(b"null"), **said)
+
+
 class _Declaring(StructMeta):
     """Keeps what the fields of a class are, and makes a struct of their types and defaults."""
 

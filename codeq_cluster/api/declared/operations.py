@@ -102,7 +102,6 @@ class Routes:
         self._operations: list[Operation] = []
 
     def __iter__(self) -> Iterator[Operation]:
-        """Yield the routes."""
         return iter(self._operations)
 
     def __call__(

@@ -122,7 +122,6 @@ async def _retry(call: Call, tenant: str) -> int:
 
 
 def _view(aside: Aside) -> AsideView:
-    """Render something that is set aside."""
     due_ms = keyspace.due_ms(aside.timer)
     return AsideView(
         id=aside.id,

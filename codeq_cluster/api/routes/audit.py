@@ -85,7 +85,6 @@ async def put_on_record(call: Call, action: str, target: str, *, detail: str = "
 
 
 def _view(record: Audit) -> AuditView:
-    """Render an audit record."""
     return AuditView(
         id=record.id,
         at=rfc3339(record.at_ms),

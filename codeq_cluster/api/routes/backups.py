@@ -158,7 +158,6 @@ def _of(call: Call) -> BackupJobs:
 
 
 def _progress(progress: Progress) -> BackupView:
-    """Render the progress of a backup."""
     return BackupView(
         id=progress.id,
         node=progress.node,
@@ -175,7 +174,6 @@ def _progress(progress: Progress) -> BackupView:
 
 
 def _kept(found: FoundBackup) -> KeptBackup:
-    """Render a stored backup."""
     manifest = found.manifest
     if manifest is None:
         return KeptBackup(

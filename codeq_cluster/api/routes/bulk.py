@@ -7,7 +7,7 @@ from typing import assert_never
 
 from msgspec import Raw, Struct
 
-from codeq_cluster.api.declared.bodies import Body, Schema, field
+from codeq_cluster.api.declared.bodies import Body, Schema, field, raw_field
 from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
@@ -131,9 +131,8 @@ _SELECT = Schema(
 class BulkBody(Body):
     """An action, and the tasks it is for."""
 
-    select: Raw = field(
+    select: Raw = raw_field(
         "The tasks. At least one of its fields but the instants must be there.",
-        default=Raw(b"null"),
         required=True,
         inner=_SELECT,
         refused=(INVALID_SELECT, SELECTION_REQUIRED),
@@ -448,7 +447,6 @@ def _job_view(of: Job) -> JobView:
 
 
 def _select_view(of: Selection) -> SelectView:
-    """Return a selection as it was asked for."""
     only = of.only
     return SelectView(
         tag=[shown_tag(*tag) for tag in of.tags],

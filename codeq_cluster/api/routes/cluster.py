@@ -150,7 +150,6 @@ class RaftStatus(Struct, rename="camel"):
 
 
 def _cluster(cluster_id: str, shards: Sequence[ShardStatus]) -> ClusterStatus:
-    """Render the nodes, and the leader of each shard."""
     return ClusterStatus(
         cluster_id=cluster_id,
         # A joining node must know the newest format that any shard uses.

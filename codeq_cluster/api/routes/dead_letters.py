@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from codeq_cluster.api.declared.bodies import Body, Schema, field
+from codeq_cluster.api.declared.bodies import Body, Schema, field, raw_field
 from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
 from codeq_cluster.api.declared.parameters import query, whole
 from codeq_cluster.api.http.answer import HttpAnswer, reply
@@ -16,13 +16,7 @@ from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND, too_many
 from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, caller, kind_of, listed_tasks
-from codeq_cluster.api.routes.revising import (
-    NO_PATCH,
-    NULL,
-    PAYLOAD_OF_ONE,
-    payload_too_large,
-    revising,
-)
+from codeq_cluster.api.routes.revising import NO_PATCH, PAYLOAD_OF_ONE, payload_too_large, revising
 from codeq_cluster.api.routes.task_views import (
     CURSOR,
     DEAD,
@@ -90,18 +84,16 @@ class SelectionBody(Body):
 class RequeueBody(SelectionBody):
     """A selection of dead letters, and the change to their payloads."""
 
-    patch: Raw = field(
+    patch: Raw = raw_field(
         "A JSON object, merged into each payload (RFC 7396) before the requeue; at "
         f"most {PATCHED_MAX} tasks in one request then. A payload that it does not fit is left "
         "alone.",
         type=["object", "null"],
         refused=(NO_PATCH,),
-        default=NULL,
     )
-    payload: Raw = field(
+    payload: Raw = raw_field(
         "JSON that replaces the payload of the only task that `ids` names; null keeps it.",
         refused=(PAYLOAD_OF_ONE, lambda node: payload_too_large(node.limits)),
-        default=NULL,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from codeq_cluster.api.declared.bodies import Body, Schema, chosen, field
+from codeq_cluster.api.declared.bodies import Body, Schema, chosen, field, raw_field
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.api.http.levels import TooEarly
@@ -73,6 +73,11 @@ RATE = Schema(RateBody, refusal="invalid request body", unknown=unknown_field("r
 NO_COUNT = invalid_field("rate.count", "is required")
 
 
+def rate_field(text: str) -> Any:
+    """Declare a rate of claims, which `read_rate` reads."""
+    return raw_field(text, inner=RATE, refused=(NO_COUNT,))
+
+
 class PerKeyBody(Body):
     """The rule of each key of a queue's tasks."""
 
@@ -101,11 +106,8 @@ class PerKeyBody(Body):
         "Whether the `next` task of the key goes when one is a dead letter, the default, or the "
         "key must `stop` until that one is requeued or deleted.",
     )
-    rate: Raw = field(
-        "How often tasks of one key may be claimed; as often as they can be when absent.",
-        default=Raw(b"null"),
-        inner=RATE,
-        refused=(NO_COUNT,),
+    rate: Raw = rate_field(
+        "How often tasks of one key may be claimed; as often as they can be when absent."
     )
 
 
@@ -125,15 +127,11 @@ class FlowBody(Body):
         le=IN_PROGRESS_MAX,
         refused=(_IN_PROGRESS,),
     )
-    rate: Raw = field(
-        "How often tasks of the queue may be claimed; as often as they can be when absent.",
-        default=Raw(b"null"),
-        inner=RATE,
-        refused=(NO_COUNT,),
+    rate: Raw = rate_field(
+        "How often tasks of the queue may be claimed; as often as they can be when absent."
     )
-    per_key: Raw = field(
+    per_key: Raw = raw_field(
         "The rule of each key; the `key` of a task says which.",
-        default=Raw(b"null"),
         inner=PER_KEY,
     )
     limit: str | None = field(

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from codeq_cluster.api.declared.bodies import Body, Schema, chosen, field
+from codeq_cluster.api.declared.bodies import Body, Schema, chosen, field, raw_field
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
@@ -93,10 +93,9 @@ class GroupBody(Body):
     idempotency_key: str | None = field(
         "The same as `id`.", pattern=f"^{GROUP_NAME.pattern}$", refused=(BAD_ID,)
     )
-    then: Raw = field(
+    then: Raw = raw_field(
         "The completion task, as it is created, without a key, a start or a delay of its own. Its "
         f"payload has at most {THEN_BYTES_MAX} bytes.",
-        default=Raw(b"null"),
         inner=TASK_SCHEMA,
         refused=(INVALID_GROUP,),
     )

@@ -11,10 +11,9 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import from_failure
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, invalid_field
 from codeq_cluster.api.routes.flows import (
-    NO_COUNT,
-    RATE,
     TOO_EARLY,
     RateView,
+    rate_field,
     rate_view,
     read_rate,
     unknown_field,
@@ -43,11 +42,8 @@ class KeyBody(Body):
         le=RUNNING_MAX,
         refused=(_RUNNING,),
     )
-    rate: Raw = field(
-        "How often its tasks may be claimed, in place of the topic's `perKey`; that when absent.",
-        default=Raw(b"null"),
-        inner=RATE,
-        refused=(NO_COUNT,),
+    rate: Raw = rate_field(
+        "How often its tasks may be claimed, in place of the topic's `perKey`; that when absent."
     )
     weight: int | None = field(
         "Its turns in a round of the queue's keys, 1 when absent: so many of its tasks may be "

@@ -13,14 +13,7 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection
 from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import invalid_field
-from codeq_cluster.api.routes.flows import (
-    NO_COUNT,
-    RATE,
-    RateView,
-    rate_view,
-    read_rate,
-    unknown_field,
-)
+from codeq_cluster.api.routes.flows import RateView, rate_field, rate_view, read_rate, unknown_field
 from codeq_cluster.api.routes.listing import PAGE, caller, listed
 from codeq_cluster.api.routes.task_views import NOON_MS
 from codeq_cluster.auth import Access
@@ -50,11 +43,8 @@ class LimitBody(Body):
         le=IN_PROGRESS_MAX,
         refused=(_RUNNING, _NO_RULE),
     )
-    rate: Raw = field(
-        "How often these tasks may be claimed; as often as they can be when absent.",
-        default=Raw(b"null"),
-        inner=RATE,
-        refused=(NO_COUNT,),
+    rate: Raw = rate_field(
+        "How often these tasks may be claimed; as often as they can be when absent."
     )
 
 

@@ -302,7 +302,6 @@ async def _ask(call: Call, change: Expect | Dismiss | Raise, *, dry: bool) -> li
 
 
 def _shard(effect: Effect) -> MemberShard:
-    """Render the effect of a change of nodes on one shard."""
     return MemberShard(
         shard=effect.shard,
         leader=effect.leader,

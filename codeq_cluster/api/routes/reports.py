@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from codeq_cluster.api.declared.bodies import Body, Schema, field, json_text
+from codeq_cluster.api.declared.bodies import Body, Schema, field, json_text, raw_field
 from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request
@@ -48,9 +48,8 @@ _PROGRESS = Schema(ProgressBody, refusal=INVALID.text)
 
 def progress_field() -> Any:
     """Declare what a heartbeat says of the work."""
-    return field(
+    return raw_field(
         "Of a heartbeat: how far the work is; the task shows it until another one comes.",
-        default=NOTHING,
         inner=_PROGRESS,
         refused=(INVALID, TOO_EARLY),
     )
@@ -58,10 +57,9 @@ def progress_field() -> Any:
 
 def checkpoint_field() -> Any:
     """Declare what a heartbeat leaves to the next delivery."""
-    return field(
+    return raw_field(
         "Of a heartbeat: any JSON but null, at most "
         f"{CHECKPOINT_BYTES_MAX} bytes; the next delivery gets the last one.",
-        default=NOTHING,
         refused=(TOO_LARGE, TOO_EARLY),
     )
 

@@ -10,7 +10,15 @@ from hashlib import blake2b
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from codeq_cluster.api.declared.bodies import Body, Refusal, Schema, field, json_text, whole
+from codeq_cluster.api.declared.bodies import (
+    Body,
+    Refusal,
+    Schema,
+    field,
+    json_text,
+    raw_field,
+    whole,
+)
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
@@ -118,10 +126,9 @@ class ArtifactBody(Body):
         "result."
     )
     url: str | None = field("URL of the artifact, if another system stores it.", minLength=1)
-    content_base64: Raw = field(
+    content_base64: Raw = raw_field(
         "The content, if there is no `url`: at most {node.limits.max_artifact_bytes} bytes. The "
         "broker stores it and returns its URL.",
-        default=Raw(b"null"),
         type=["string", "null"],
     )
     content_type: str | None = field(
@@ -141,10 +148,9 @@ class ResultBody(Body):
         refused=(INVALID_STATUS,),
         enum=["COMPLETED", "FAILED"],
     )
-    result: Raw = field(
+    result: Raw = raw_field(
         f"{ANY_JSON} codeQ accepts only objects. At most "
         "{node.limits.max_result_bytes} bytes; required when COMPLETED.",
-        default=Raw(b"null"),
         refused=(RESULT_REQUIRED, result_too_large, TOO_LARGE),
     )
     error: str | None = field(

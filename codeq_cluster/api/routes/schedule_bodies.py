@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Raw
 from msgspec.structs import replace
 
-from codeq_cluster.api.declared.bodies import Body, Schema, chosen, field, instant_ms
+from codeq_cluster.api.declared.bodies import Body, Schema, chosen, field, instant_ms, raw_field
 from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request
@@ -99,10 +99,9 @@ MISSED = Schema(MissedBody)
 class ScheduleBody(CalendarBody):
     """A schedule; absent fields get their defaults, even if an earlier version set them."""
 
-    task: Raw = field(
+    task: Raw = raw_field(
         "The task of each run, as it is created, without idempotency key, start and delay. "
         f"Its payload has at most {TEMPLATE_BYTES_MAX} bytes.",
-        default=Raw(b"null"),
         required=True,
         refused=(INVALID_SCHEDULE, TEMPLATE_TOO_LARGE),
         inner=TASK_SCHEMA,

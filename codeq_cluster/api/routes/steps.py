@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from msgspec import Raw, Struct
 
-from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms, json_text
+from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms, json_text, raw_field
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HttpAnswer, reply
@@ -85,10 +85,9 @@ class StepBody(Body):
         required=True,
         refused=(INVALID_STEP,),
     )
-    value: Raw = field(
+    value: Raw = raw_field(
         "What it has returned: any JSON; null when absent. At most "
         f"{STEP_BYTES_MAX} bytes, nested at most {{node.limits.payload_depth_max}} deep.",
-        default=Raw(b"null"),
         refused=(STEP_TOO_LARGE,),
     )
     position: int | None = field(_POSITION, ge=0, le=2**31)
@@ -137,9 +136,8 @@ class ParkBody(Body):
 class SignalBody(Body):
     """What a signal carries."""
 
-    payload: Raw = field(
+    payload: Raw = raw_field(
         f"{ANY_JSON[:-1]}, or null, when absent, too. At most {STEP_BYTES_MAX} bytes.",
-        default=Raw(b"null"),
         refused=(STEP_TOO_LARGE,),
     )
     idempotency_key: str | None = field(

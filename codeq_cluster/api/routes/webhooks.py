@@ -163,7 +163,6 @@ async def _shown(call: Call) -> HttpAnswer[WebhookKeys]:
 
 
 def _view(key: signing.SigningKey) -> WebhookKeyView:
-    """Render a key."""
     return WebhookKeyView(
         id=key.id,
         key=key.text,

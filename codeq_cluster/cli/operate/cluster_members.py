@@ -220,13 +220,11 @@ async def _wait(operator: Operator, node_id: str, seconds: int) -> Exit:
 
 
 async def _voting(operator: Operator, node_id: str) -> None:
-    """Wait until a node votes."""
     while (await _nodes(operator)).get(node_id, {}).get("voter") is not True:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
 async def _lacks(operator: Operator, node_id: str) -> str:
-    """Return why a node does not vote yet."""
     node = (await _nodes(operator)).get(node_id, {})
     if node.get("connected") is True:
         return f"{node_id} does not vote yet; it will once it holds the log"

@@ -36,7 +36,6 @@ class _Parts:
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
-        """Prepare it; nothing is read yet."""
         self._keys = keys
         self._places = {key: n for n, key in enumerate(keys)}
         self._read: dict[str, Any] = {}

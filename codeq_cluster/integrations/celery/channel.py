@@ -114,7 +114,6 @@ class Channel(virtual.Channel):
     confirm_acks = False
 
     def __init__(self, connection: Any, **options: Any) -> None:
-        """Take over the link of a connection."""
         super().__init__(connection, **options)
         self._link = connection.link
         self._no_ack: set[str] = set()

@@ -74,7 +74,6 @@ class Speaker:
     """The events that one channel publishes; its methods are for threads, only `close` waits."""
 
     def __init__(self, link: Link) -> None:
-        """Prepare it; nothing is sent before the first event."""
         self._link = link
         self._waiting: deque[bytes] = deque(maxlen=_WAITING_MAX)
         self._lost = 0

@@ -50,7 +50,6 @@ class Transport(virtual.Transport):
     )
 
     def __init__(self, client: Any, **options: Any) -> None:
-        """Prepare a connection; nothing is sent yet."""
         super().__init__(client, **options)
         self.polling_interval = None
         self.wake = threading.Event()

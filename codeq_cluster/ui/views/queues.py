@@ -117,7 +117,6 @@ async def all_rows(tenant: str, sources: Sources) -> list[QueueRow]:
 
 
 def _rates(flows: list[int] | None) -> Rates:
-    """Render the flows of one minute."""
     numbers = flows or [0] * len(Flow)
     return Rates(**{flow.name.lower(): round(numbers[flow] / _RATE_S, 2) for flow in Flow})
 
