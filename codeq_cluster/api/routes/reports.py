@@ -25,7 +25,6 @@ INVALID_LOG = bad_request("invalid 'log'", "invalid-log").because(
     f"at most {LINES_A_REPORT_MAX} lines, each of at most {LINE_BYTES_MAX} bytes"
 )
 TOO_EARLY = TooEarly(REPORTS_FROM, "'progress', 'checkpoint' and 'log' need")
-NOTHING = Raw(b"null")
 
 
 _UNCOUNTED = INVALID.because(f"done and total must be 0 to {NUMBER_MAX}")

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Raw
 
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
+from codeq_cluster.cli.support.times import given_instant
 from codeq_cluster.client import Unique
 from codeq_cluster.core.backoff import POLICIES
 
@@ -113,6 +114,28 @@ def add_tags(
         metavar="NAME=VALUE",
         help=f"{words}; may be repeated",
     )
+
+
+def add_untagged(parser: argparse.ArgumentParser, *, of: str) -> None:
+    """Add the flag for names of tags to remove; `of` is a task, or each of several."""
+    parser.add_argument(
+        "--remove",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"{of} has no such tag afterwards; may be repeated",
+    )
+
+
+def add_created(parser: argparse.ArgumentParser, *, needs: str = "") -> None:
+    """Add the flags for the time in which tasks were created; `needs` ends their lines of help."""
+    for name, words in (("after", "at this instant or later"), ("before", "before this instant")):
+        parser.add_argument(
+            f"--created-{name}",
+            type=given_instant,
+            metavar="TIME",
+            help=f"only those created {words}, RFC 3339{needs}",
+        )
 
 
 def add_backoff(parser: argparse.ArgumentParser, *, otherwise: str) -> None:

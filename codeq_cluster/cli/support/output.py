@@ -6,8 +6,9 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -240,14 +241,19 @@ def add_listing(parser: argparse.ArgumentParser) -> None:
     add_times(parser)
 
 
-async def gathered(
-    options: argparse.Namespace, fetch: Callable[[int, str], Awaitable[Page]]
-) -> Page:
+class Pages(Protocol):
+    """A list of the client's, page by page."""
+
+    def __call__(self, *, limit: int, cursor: str) -> Awaitable[Page]:
+        """Return a page of at most `limit` rows, which follows on a cursor."""
+
+
+async def gathered(options: argparse.Namespace, fetch: Pages) -> Page:
     """Read as many pages as `--limit` needs.
 
     Args:
         options: With the flags of `add_paging`.
-        fetch: Returns one page, given a maximum size and a cursor.
+        fetch: The list.
 
     Raises:
         Usage: The limit is out of bounds.
@@ -256,16 +262,14 @@ async def gathered(
     rows: list[Mapping[str, object]] = []
     cursor = options.cursor
     while True:
-        page = await fetch(min(_PAGE_MAX, options.limit - len(rows)), cursor)
+        page = await fetch(limit=min(_PAGE_MAX, options.limit - len(rows)), cursor=cursor)
         rows += page.rows
         cursor = page.cursor
         if not cursor or len(rows) >= options.limit:
             return Page(rows, cursor)
 
 
-async def named(
-    fetch: Callable[[int, str], Awaitable[Page]], ids: Sequence[str] | None
-) -> list[Mapping[str, object]]:
+async def named(fetch: Pages, ids: Sequence[str] | None) -> list[Mapping[str, object]]:
     """Return the rows of a list that have these ids, or all rows, `LIMIT_MAX` at most."""
     page = await gathered(argparse.Namespace(limit=LIMIT_MAX, cursor=""), fetch)
     return [row for row in page.rows if not ids or row.get("id") in ids]

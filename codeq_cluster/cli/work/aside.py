@@ -8,13 +8,14 @@ fails again is set aside again.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from codeq_cluster.cli.support.asking import Verbs, add_verb, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_chosen, counted_or_done
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import (
+    Pages,
     add_listing,
     columns,
     gathered,
@@ -24,7 +25,7 @@ from codeq_cluster.cli.support.output import (
     show,
 )
 from codeq_cluster.cli.support.times import add_times
-from codeq_cluster.client import Operator, Page
+from codeq_cluster.client import Operator
 
 _COLUMNS = columns("id dueAt since reason")
 
@@ -55,12 +56,8 @@ def _add_ownerless(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _pages(
-    operator: Operator, options: argparse.Namespace
-) -> Callable[[int, str], Awaitable[Page]]:
-    return lambda limit, cursor: operator.asides(
-        limit=limit, cursor=cursor, ownerless=options.ownerless
-    )
+def _pages(operator: Operator, options: argparse.Namespace) -> Pages:
+    return partial(operator.asides, ownerless=options.ownerless)
 
 
 async def _list(operator: Operator, options: argparse.Namespace) -> None:

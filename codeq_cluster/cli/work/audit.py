@@ -27,5 +27,4 @@ def add(commands: Verbs) -> None:
 
 
 async def _list(operator: Operator, options: argparse.Namespace) -> None:
-    page = await gathered(options, lambda limit, cursor: operator.audit(limit=limit, cursor=cursor))
-    listed(options, page, name="records", columns=_COLUMNS)
+    listed(options, await gathered(options, operator.audit), name="records", columns=_COLUMNS)

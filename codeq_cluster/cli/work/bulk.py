@@ -9,10 +9,10 @@ from msgspec import to_builtins
 
 from codeq_cluster.cli.support.asking import Verbs, add_verb, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, consented, withheld
-from codeq_cluster.cli.support.flags import add_tags, number
+from codeq_cluster.cli.support.flags import add_created, add_tags, add_untagged, number
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import add_quiet, columns, document, listed, note, show, told
-from codeq_cluster.cli.support.times import add_times, given_instant
+from codeq_cluster.cli.support.times import add_times
 from codeq_cluster.client import BulkAction, BulkRecord, Operator, Page, TaskSelection
 
 _COLUMNS = columns("id status action selected changed looked createdAt endedAt")
@@ -41,13 +41,7 @@ def add(commands: Verbs) -> None:
             number(begin, "--to", "the new priority, 0 to 9", required=True, dest="priority")
         if name == "tag":
             add_tags(begin, "each has this tag afterwards", flag="--set", dest="set")
-            begin.add_argument(
-                "--remove",
-                action="append",
-                default=[],
-                metavar="NAME",
-                help="each has no such tag afterwards; may be repeated",
-            )
+            add_untagged(begin, of="each")
         begin.set_defaults(action=action)
         asks(begin, Operator, _start)
 
@@ -64,13 +58,7 @@ def _add_selection(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--schedule", default="", metavar="ID", help="only those it made")
     verb.add_argument("--group", default="", metavar="ID", help="only its members")
     add_tags(verb, "only those with this tag")
-    for name, words in (("after", "at this instant or later"), ("before", "before this instant")):
-        verb.add_argument(
-            f"--created-{name}",
-            type=given_instant,
-            metavar="TIME",
-            help=f"only those created {words}, RFC 3339",
-        )
+    add_created(verb)
     add_consent(verb)
 
 

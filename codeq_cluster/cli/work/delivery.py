@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_chosen, counted_or_done
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import add_listing, columns, gathered, listed, named
-from codeq_cluster.client import Operator, Page
+from codeq_cluster.client import Operator
 
 _COLUMNS = columns("id command status attempts url createdAt error")
 
@@ -27,19 +28,15 @@ def add(commands: Verbs) -> None:
     asks(replay, Operator, _replay)
 
 
-def _pages(operator: Operator, status: str) -> Callable[[int, str], Awaitable[Page]]:
-    return lambda limit, cursor: operator.deliveries(status=status, limit=limit, cursor=cursor)
-
-
 async def _list(operator: Operator, options: argparse.Namespace) -> None:
-    page = await gathered(options, _pages(operator, options.status))
+    page = await gathered(options, partial(operator.deliveries, status=options.status))
     listed(options, page, name="deliveries", columns=_COLUMNS)
 
 
 async def _replay(operator: Operator, options: argparse.Namespace) -> Exit:
     async def act(dry_run: bool) -> Mapping[str, object]:
         if dry_run:
-            found = await named(_pages(operator, "dead"), options.id)
+            found = await named(partial(operator.deliveries, status="dead"), options.id)
             return {"matched": len(found), "replayed": 0}
         return await operator.replay(options.id)
 

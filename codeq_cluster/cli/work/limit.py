@@ -50,9 +50,7 @@ def add(commands: Verbs) -> None:
 
 
 async def _list(operator: Operator, options: argparse.Namespace) -> None:
-    page = await gathered(
-        options, lambda limit, cursor: operator.limits(limit=limit, cursor=cursor)
-    )
+    page = await gathered(options, operator.limits)
     rows = page.rows
     if not options.json:
         rows = [{**row, "rate": _shown(row["rate"])} if "rate" in row else row for row in rows]

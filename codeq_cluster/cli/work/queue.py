@@ -125,9 +125,7 @@ def add(commands: Verbs) -> None:
 async def _list(operator: Operator, options: argparse.Namespace) -> None:
     check_limit(options)
     if options.cursor or options.limit < LIMIT_MAX:
-        page = await gathered(
-            options, lambda limit, cursor: operator.queue_page(limit=limit, cursor=cursor)
-        )
+        page = await gathered(options, operator.queue_page)
     else:
         page = Page(await operator.queues(), "")
     rows = [{"paused": False, **row} for row in page.rows]

@@ -117,10 +117,7 @@ def add(commands: Verbs) -> None:
 
 
 async def _list(operator: Operator, options: argparse.Namespace) -> None:
-    page = await gathered(
-        options,
-        lambda limit, cursor: operator.schedules(owner=options.owner, limit=limit, cursor=cursor),
-    )
+    page = await gathered(options, partial(operator.schedules, owner=options.owner))
     shown = page if options.json else Page(list(map(_row, page.rows)), page.cursor)
     listed(options, shown, name="schedules", columns=_COLUMNS)
 

@@ -10,8 +10,10 @@ from msgspec import UNSET, Raw
 from codeq_cluster.cli.support.asking import Verbs, add_verb, asks, verbs_of
 from codeq_cluster.cli.support.flags import (
     add_backoff,
+    add_created,
     add_tags,
     add_unique,
+    add_untagged,
     given_json,
     given_unique,
     number,
@@ -88,13 +90,7 @@ def add(commands: Verbs) -> None:
     tag = verbs.add_parser("tag", help="set and remove tags of a task, and print all it has")
     tag.add_argument("id")
     add_tags(tag, "it has this tag afterwards", flag="--set")
-    tag.add_argument(
-        "--remove",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="it has no such tag afterwards; may be repeated",
-    )
+    add_untagged(tag, of="it")
     asks(tag, Client, _tag)
     _add_list(verbs)
 
@@ -113,13 +109,7 @@ def _add_list(verbs: Verbs) -> None:
     add_tags(found, "only those with this tag")
     found.add_argument("--schedule", default="", metavar="ID", help="only those it made")
     found.add_argument("--group", default="", metavar="ID", help="only its members")
-    for name, words in (("after", "at this instant or later"), ("before", "before this instant")):
-        found.add_argument(
-            f"--created-{name}",
-            type=given_instant,
-            metavar="TIME",
-            help=f"only those created {words}, RFC 3339; needs --tag or --queue",
-        )
+    add_created(found, needs="; needs --tag or --queue")
     add_listing(found)
     asks(found, Operator, _list)
 
@@ -292,7 +282,8 @@ async def _explain(client: Client, options: argparse.Namespace) -> None:
 async def _list(operator: Operator, options: argparse.Namespace) -> None:
     page = await gathered(
         options,
-        lambda limit, cursor: operator.tasks(
+        partial(
+            operator.tasks,
             command=options.queue,
             status=options.status,
             error=options.error,
@@ -301,8 +292,6 @@ async def _list(operator: Operator, options: argparse.Namespace) -> None:
             group=options.group,
             created_after=options.created_after,
             created_before=options.created_before,
-            limit=limit,
-            cursor=cursor,
         ),
     )
     if options.queue and not page.rows:

@@ -76,10 +76,7 @@ def add(commands: Verbs) -> None:
 
 
 async def _list(operator: Operator, options: argparse.Namespace) -> None:
-    page = await gathered(
-        options, lambda limit, cursor: operator.topics(limit=limit, cursor=cursor)
-    )
-    listed(options, page, name="topics", columns=_COLUMNS)
+    listed(options, await gathered(options, operator.topics), name="topics", columns=_COLUMNS)
 
 
 async def _get(operator: Operator, options: argparse.Namespace) -> None:
