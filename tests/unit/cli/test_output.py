@@ -10,7 +10,15 @@ import pytest
 from rich.console import Console
 
 from codeq_cluster.cli.support.outcome import UsageRefused
-from codeq_cluster.cli.support.output import _print_stacked, _widths, cell, gathered, listed, table
+from codeq_cluster.cli.support.output import (
+    _print_stacked,
+    _widths,
+    cell,
+    columns,
+    gathered,
+    listed,
+    table,
+)
 from codeq_cluster.client import Page
 
 _COLUMNS = {"ID": "id", "ERROR": "error"}
@@ -36,6 +44,20 @@ def _options(**given: object) -> argparse.Namespace:
 def test_a_cell_is_one_harmless_line(value: object, shown: str) -> None:
     """A worker's error must not control the operator's terminal."""
     assert shown == cell(value)
+
+
+def test_a_header_follows_from_its_field() -> None:
+    """Words are apart, an instant drops its `At`, seconds are a unit; others are named."""
+    found = columns("id inProgress createdAt oldestReadySeconds at lastStatus", lastStatus="WAS")
+
+    assert {
+        "ID": "id",
+        "IN PROGRESS": "inProgress",
+        "CREATED": "createdAt",
+        "OLDEST READY (S)": "oldestReadySeconds",
+        "AT": "at",
+        "WAS": "lastStatus",
+    } == found
 
 
 def test_a_list_is_a_table_ids_or_json(capsys: pytest.CaptureFixture[str]) -> None:
