@@ -6,10 +6,11 @@ between its call and its answer; without an answer, at any time later, or never.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import combinations, pairwise
+from typing import TypeAlias
 
 from codeq_cluster.cli.support.checks import Check
 
@@ -111,18 +112,18 @@ class Story:
         return (act for each in self.deliveries for act in each.acts)
 
 
+# How many things were looked at in one story, and what is broken.
+_Judged: TypeAlias = tuple[int, list[str]]
+
+
 def judge(stories: list[Story]) -> list[Check]:
     """Judge all promises."""
-    return [
-        _lost(stories),
-        _made_once(stories),
-        _as_sent(stories),
-        _ended_once(stories),
-        _over_when_ended(stories),
-        _leases_last(stories),
-        _tokens_grow(stories),
-        _late_refused(stories),
-    ]
+    checks = [_lost(stories)]
+    for promise, judged in _PROMISES.items():
+        found = [judged(story) for story in stories]
+        broken = tuple(each for _, faults in found for each in faults)
+        checks.append(Check(promise=promise, facts=sum(facts for facts, _ in found), broken=broken))
+    return checks
 
 
 def _lost(stories: list[Story]) -> Check:
@@ -134,96 +135,87 @@ def _lost(stories: list[Story]) -> Check:
     return Check(promise=promise, facts=0 if unread else len(made), broken=broken)
 
 
-def _made_once(stories: list[Story]) -> Check:
-    """Judge creates that were repeated, by their producer or by the client."""
-    broken = [
-        f"{each.name}: its idempotency key has also made {', '.join(sorted(others))}"
-        for each in stories
-        if (others := {*each.ids} - {each.name})
-    ]
-    facts = sum(each.answers > 1 for each in stories)
-    promise = "one idempotency key makes one task"
-    return Check(promise=promise, facts=facts, broken=tuple(broken))
+def _made_once(story: Story) -> _Judged:
+    """Judge a create that was repeated, by its producer or by the client."""
+    others = {*story.ids} - {story.name}
+    named = ", ".join(sorted(others))
+    broken = [f"{story.name}: its idempotency key has also made {named}"] if others else []
+    return int(story.answers > 1), broken
 
 
-def _as_sent(stories: list[Story]) -> Check:
+def _as_sent(story: Story) -> _Judged:
     broken = [
         f"{story.name} was sent as {story.payload} and came as {each.payload}"
-        for story in stories
         for each in story.deliveries
         if each.payload != story.payload
     ]
-    facts = sum(len(each.deliveries) for each in stories)
-    return Check(promise="each payload comes as it was sent", facts=facts, broken=tuple(broken))
+    return len(story.deliveries), broken
 
 
-def _ended_once(stories: list[Story]) -> Check:
+def _ended_once(story: Story) -> _Judged:
     """Judge that at most one end was accepted, and that it is the one that is kept."""
-    broken, facts = [], 0
-    for story in stories:
-        ends = [act for act in story.acts if act.verb.ends]
-        accepted = {act.content for act in ends if act.accepted}
-        facts += bool(accepted)
-        known = story.status and not story.cancelled
-        if len(accepted) > 1:
-            broken.append(f"{story.name} was finished {len(accepted)} times")
-        elif accepted and known and story.content not in accepted:
-            broken.append(f"{story.name} keeps another end than the accepted one")
-        elif known and story.content not in {act.content for act in ends}:
-            broken.append(f"{story.name} is {story.status} by nobody here: {story.content}")
-    promise = "no task is finished twice, and its end is the accepted one"
-    return Check(promise=promise, facts=facts, broken=tuple(broken))
+    ends = [act for act in story.acts if act.verb.ends]
+    accepted = {act.content for act in ends if act.accepted}
+    known = story.status and not story.cancelled
+    broken = []
+    if len(accepted) > 1:
+        broken.append(f"{story.name} was finished {len(accepted)} times")
+    elif accepted and known and story.content not in accepted:
+        broken.append(f"{story.name} keeps another end than the accepted one")
+    elif known and story.content not in {act.content for act in ends}:
+        broken.append(f"{story.name} is {story.status} by nobody here: {story.content}")
+    return int(bool(accepted)), broken
 
 
-def _over_when_ended(stories: list[Story]) -> Check:
-    broken, facts = [], 0
-    for story in stories:
-        known_s = [act.told_s for act in story.acts if act.verb.ends and act.accepted]
-        facts += bool(known_s)
-        if known_s and any(each.called_s > min(known_s) for each in story.deliveries):
-            broken.append(f"{story.name} was handed out after its end")
-    promise = "a task that has ended is not handed out"
-    return Check(promise=promise, facts=facts, broken=tuple(broken))
+def _over_when_ended(story: Story) -> _Judged:
+    known_s = [act.told_s for act in story.acts if act.verb.ends and act.accepted]
+    goes_on = known_s and any(each.called_s > min(known_s) for each in story.deliveries)
+    return int(bool(known_s)), [f"{story.name} was handed out after its end"] if goes_on else []
 
 
-def _leases_last(stories: list[Story]) -> Check:
+def _leases_last(story: Story) -> _Judged:
     """Judge that nobody gets a task while another worker holds it and keeps it."""
     broken, facts = [], 0
-    for story in stories:
-        for held, other in pairwise(story.by_token):
-            facts += 1
-            given_up = any(
-                act.verb is not Verb.HEARTBEAT and act.called_s < other.told_s for act in held.acts
-            )
-            early_s = held.until_s - other.told_s
-            if early_s > _EARLY_S and not given_up:
-                broken.append(f"{story.name} was handed out again {early_s:.2f} s early")
-    promise = "no lease ends early"
-    return Check(promise=promise, facts=facts, broken=tuple(broken))
+    for held, other in pairwise(story.by_token):
+        facts += 1
+        given_up = any(
+            act.verb is not Verb.HEARTBEAT and act.called_s < other.told_s for act in held.acts
+        )
+        early_s = held.until_s - other.told_s
+        if early_s > _EARLY_S and not given_up:
+            broken.append(f"{story.name} was handed out again {early_s:.2f} s early")
+    return facts, broken
 
 
-def _tokens_grow(stories: list[Story]) -> Check:
+def _tokens_grow(story: Story) -> _Judged:
     broken, facts = [], 0
-    for story in stories:
-        for one, other in combinations(story.deliveries, 2):
-            facts += 1
-            first, later = (one, other) if one.told_s < other.called_s else (other, one)
-            if first.token == later.token or (
-                first.told_s < later.called_s and first.token > later.token
-            ):
-                broken.append(f"{story.name}: token {first.token}, then {later.token}")
-    promise = "each delivery has a greater token than the one before"
-    return Check(promise=promise, facts=facts, broken=tuple(broken))
+    for one, other in combinations(story.deliveries, 2):
+        facts += 1
+        first, later = (one, other) if one.told_s < other.called_s else (other, one)
+        if first.token == later.token or (
+            first.told_s < later.called_s and first.token > later.token
+        ):
+            broken.append(f"{story.name}: token {first.token}, then {later.token}")
+    return facts, broken
 
 
-def _late_refused(stories: list[Story]) -> Check:
+def _late_refused(story: Story) -> _Judged:
     """Judge what was sent by a worker after another one had the task."""
     broken, facts = [], 0
-    for story in stories:
-        for held in story.deliveries:
-            newer_s = [each.told_s for each in story.deliveries if each.token > held.token]
-            late = [act for act in held.acts if newer_s and act.called_s > min(newer_s)]
-            facts += len(late)
-            broken += [f"{story.name}: a late {act.verb} was taken" for act in late if act.accepted]
-    promise = "a worker that has lost its lease is refused"
-    return Check(promise=promise, facts=facts, broken=tuple(broken))
+    for held in story.deliveries:
+        newer_s = [each.told_s for each in story.deliveries if each.token > held.token]
+        late = [act for act in held.acts if newer_s and act.called_s > min(newer_s)]
+        facts += len(late)
+        broken += [f"{story.name}: a late {act.verb} was taken" for act in late if act.accepted]
+    return facts, broken
+
+
+_PROMISES: Mapping[str, Callable[[Story], _Judged]] = {
+    "one idempotency key makes one task": _made_once,
+    "each payload comes as it was sent": _as_sent,
+    "no task is finished twice, and its end is the accepted one": _ended_once,
+    "a task that has ended is not handed out": _over_when_ended,
+    "no lease ends early": _leases_last,
+    "each delivery has a greater token than the one before": _tokens_grow,
+    "a worker that has lost its lease is refused": _late_refused,
+}
