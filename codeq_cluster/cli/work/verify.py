@@ -21,7 +21,7 @@ from codeq_cluster.cli.support.progress import bar
 from codeq_cluster.cli.support.target import Caller, ca_of, token_for, token_of, urls_of
 from codeq_cluster.cli.work.load_flags import Number, add_load_flags, check_numbers
 from codeq_cluster.cli.work.verify_checks import judge
-from codeq_cluster.cli.work.verify_load import Tried, Verification, VerifyLoad
+from codeq_cluster.cli.work.verify_load import DRAIN_S_MIN, Tried, Verification, VerifyLoad
 from codeq_cluster.client import Client, Leases
 
 C = TypeVar("C", Client, Leases)
@@ -29,11 +29,12 @@ C = TypeVar("C", Client, Leases)
 _NUMBERS = {
     "tasks": Number("create at most so many", 1, 100_000, 500),
     "seconds": Number("create for at most so long", 1, 3600, 60),
-    "in_flight": Number(
-        "creates under way at once, and as many tasks in the hands of workers", 1, 256, 32
-    ),
+    "in_flight": Number("creates under way at once, and as many workers", 1, 256, 32),
     "drain_seconds": Number(
-        "wait at most so long until all have ended, and then until all are read", 1, 3600, 60
+        "wait at most so long until all have ended",
+        DRAIN_S_MIN,
+        3600,
+        max(DRAIN_S_MIN, 120),
     ),
 }
 _DEADLINE_S = 20.0  # Of one request, over the death of a leader.
@@ -118,5 +119,5 @@ def _show(load: VerifyLoad, tried: Tried, options: argparse.Namespace) -> Exit:
     if tried.unanswered:
         note(f"{tried.unanswered} requests were not answered; nothing is held against them")
     if not holds and not any(each.broken for each in checks):
-        note("what is unknown was not seen often enough: try more --tasks")
+        note("what is unknown was not seen: see that the cluster answers, and try more --tasks")
     return Exit.OK if holds else Exit.ERROR

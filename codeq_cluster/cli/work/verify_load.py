@@ -23,10 +23,14 @@ LEASE_S = 3
 _ATTEMPTS_MAX = 100  # No task may die of what is done with it here.
 _ADVENTURES_MAX = 4  # Later deliveries of a task are completed, so that there is an end.
 _REPEATED = 0.2  # Of the creates.
-_LATE_S = 1.0  # A worker that lets its lease end comes back so much later.
+_KEPT_S = LEASE_S * 4 / 3  # A worker that keeps its lease holds its task for so long.
+_AHEAD = 10  # For each worker, at most so many tasks are open: they end in a known time.
 _CLAIM_WAIT_S = 1
 _LOOK_S = 0.1
 _CLEAN_S_MAX = 10.0
+_READ_S = 0.05  # For each task, to read it.
+# Every open task is kept by its worker in turn; the last one is lost again and again.
+DRAIN_S_MIN = int(_AHEAD * _KEPT_S + _ADVENTURES_MAX * (LEASE_S + _CLAIM_WAIT_S)) + 4
 # What a worker does with a task that it has got, and how often of a hundred times.
 _FATES = {
     "complete": 40,
@@ -47,7 +51,7 @@ class VerifyLoad:
         queue: The queue; nobody else may work on it.
         tasks: Create at most so many.
         seconds: Create for at most so long.
-        drain_s: Wait for at most so long until all have ended, and then until all are read.
+        drain_s: Wait for at most so long until all have ended, `DRAIN_S_MIN` or more.
         in_flight: Creates under way at once, and as many tasks in the hands of workers.
     """
 
@@ -100,6 +104,7 @@ class Verification:
         self._run = uuid4().hex[:8]
         self._by_payload: dict[str, Story] = {}
         self._open: set[str] = set()  # Payloads of tasks that are not known to have ended.
+        self._lost: dict[str, tuple[TaskRecord, Delivery]] = {}  # By id; their workers come late.
         self._asked = 0
         self._ends_s = 0.0
         self._random = random.Random(self._run)  # noqa: S311 (draws work, and keeps no secret)
@@ -129,19 +134,23 @@ class Verification:
             await self._clean()
         made = [each for each in self._tried.stories if each.ids]
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._load.drain_s):
+            async with asyncio.timeout(self._load.drain_s + len(made) * _READ_S):
                 await self._in_turn(self._read, made)
         return self._tried
 
     async def _create(self) -> None:
         while self._asked < self._load.tasks and time.monotonic() < self._ends_s:
+            if len(self._open) >= self._load.in_flight * _AHEAD:
+                await asyncio.sleep(_LOOK_S)
+                continue
             self._asked += 1
             number = self._asked
             story = Story(payload=f'"{self._run}-{number}"')
             self._tried.stories.append(story)
             self._by_payload[story.payload] = story
             self._open.add(story.payload)
-            for _ in range(1 + (self._random.random() < _REPEATED)):
+            repeated = number == 1 or self._random.random() < _REPEATED
+            for _ in range(1 + repeated):
                 await self._create_once(story, number)
             if not story.ids:
                 self._open.discard(story.payload)  # Perhaps it was not made.
@@ -181,7 +190,8 @@ class Verification:
                 story.deliveries.append(delivery)
                 if task.id not in story.ids:
                     story.ids.append(task.id)
-                await self._handle(task, delivery)
+                await self._come_late(task.id)
+                await self._handle(task, story, delivery)
 
     def _worker(self) -> Leases:
         return self._random.choice(self._workers)
@@ -199,11 +209,23 @@ class Verification:
             "leases end; name an empty queue that nobody else works on"
         )
 
-    async def _handle(self, task: TaskRecord, delivery: Delivery) -> None:
-        fate = "complete"
-        if task.attempts <= _ADVENTURES_MAX:
-            [fate] = self._random.choices(list(_FATES), weights=list(_FATES.values()))
-        content = f'"{task.lease_token} of {task.payload[1:-1]}"'
+    async def _come_late(self, task_id: str) -> None:
+        """Send the result of the worker that has lost this task, now that another has it."""
+        late = self._lost.pop(task_id, None)
+        if late is not None:
+            await self._complete(*late)
+
+    def _fate_of(self, story: Story) -> str:
+        """Draw what becomes of a delivery; the run's first one shows what every check asks for."""
+        if len(story.deliveries) > _ADVENTURES_MAX:
+            return "complete"
+        if len(story.deliveries) == 1 and story is self._tried.stories[0]:
+            return "lose"
+        [fate] = self._random.choices(list(_FATES), weights=list(_FATES.values()))
+        return fate
+
+    async def _handle(self, task: TaskRecord, story: Story, delivery: Delivery) -> None:
+        fate = self._fate_of(story)
         worker = self._worker()
         match fate:
             case "nack":
@@ -213,22 +235,28 @@ class Verification:
                 await self._act(delivery, Verb.ABANDON, worker.abandon(task))
                 return
             case "fail":
+                content = _content(task)
                 ending = worker.fail(task, content)
                 self._ended(task, await self._act(delivery, Verb.FAIL, ending, content))
                 return
             case "keep, then complete":
-                await asyncio.sleep(LEASE_S * 2 / 3)
+                await asyncio.sleep(_KEPT_S / 2)
                 beat = worker.heartbeat(task, extend_s=LEASE_S)
                 await self._act(delivery, Verb.HEARTBEAT, beat)
-                await asyncio.sleep(LEASE_S * 2 / 3)
+                await asyncio.sleep(_KEPT_S / 2)
             case "lose":
                 self._tried.counts["lost lease"] += 1
-                await asyncio.sleep(LEASE_S + _LATE_S)
+                self._lost[task.id] = task, delivery
+                return
             case _:
                 pass
         for _ in range(1 + (fate == "complete twice")):
-            ending = self._worker().complete(task, content.encode())
-            self._ended(task, await self._act(delivery, Verb.COMPLETE, ending, content))
+            await self._complete(task, delivery)
+
+    async def _complete(self, task: TaskRecord, delivery: Delivery) -> None:
+        content = _content(task)
+        ending = self._worker().complete(task, content.encode())
+        self._ended(task, await self._act(delivery, Verb.COMPLETE, ending, content))
 
     def _ended(self, task: TaskRecord, act: Act) -> None:
         if act.accepted:
@@ -303,3 +331,8 @@ class Verification:
         async with asyncio.TaskGroup() as group:
             for _ in range(self._load.in_flight):
                 group.create_task(each_next())
+
+
+def _content(task: TaskRecord) -> str:
+    """Return the result or the error of a delivery, which no other has."""
+    return f'"{task.lease_token} of {task.payload[1:-1]}"'

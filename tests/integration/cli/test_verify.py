@@ -7,6 +7,7 @@ import json
 import pytest
 
 from codeq_cluster.cli.main import main
+from codeq_cluster.cli.work.verify_load import DRAIN_S_MIN
 from codeq_cluster.testing.broker import LocalBroker
 
 SHORT = ("--seconds", "10", "--in-flight", "40")
@@ -16,7 +17,6 @@ def test_every_promise_is_judged_and_holds(
     broker: LocalBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The broker's own counters agree with what was tried, and no task is left."""
-    # So many that a task whose lease ends finds a worker before the late one comes back.
     many = ("--tasks", "150", "--seconds", "10", "--in-flight", "40")
     code = main(["verify", *many, "--queue", "verified", "--json"])
     shown = json.loads(capsys.readouterr().out)
@@ -30,16 +30,28 @@ def test_every_promise_is_judged_and_holds(
     assert (0, 0) == (queue["ready"], queue["inProgress"])
 
 
-def test_a_run_that_sees_too_little_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """One task has no lease that could end early: that is unknown, and no success."""
-    code = main(["verify", "--tasks", "1", *SHORT])
-    said = capsys.readouterr()
+@pytest.mark.parametrize("in_flight", ["1", "256"])
+def test_the_smallest_run_gets_its_verdict(
+    in_flight: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its only task is created twice and lost once, so no promise stays unknown."""
+    code = main(["verify", "--tasks", "1", "--seconds", "1", "--in-flight", in_flight, "--json"])
+    shown = json.loads(capsys.readouterr().out)
 
-    assert 1 == code
-    assert "ok      every acknowledged task is there and has ended: 1" in said.out
-    assert "unknown" in said.out
-    assert "BROKEN" not in said.out
-    assert "try more --tasks" in said.err
+    assert [] == [each for each in shown["checks"] if not each["holds"]]
+    assert (0, 1, 0) == (code, shown["tasks"], shown["left"])
+
+
+def test_no_more_is_created_than_workers_can_end(
+    broker: LocalBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One worker, and more tasks than it could end while the run drains."""
+    many = ("--tasks", "500", "--seconds", "2", "--in-flight", "1")
+    code = main(["verify", *many, "--queue", "ahead", "--json"])
+    shown = json.loads(capsys.readouterr().out)
+
+    assert (0, True, 0) == (code, shown["holds"], shown["left"])
+    assert 500 > shown["tasks"]
 
 
 def test_a_queue_with_tasks_of_others_is_refused(
@@ -66,10 +78,18 @@ def test_a_refused_create_ends_the_run(capsys: pytest.CaptureFixture[str]) -> No
     assert "invalid command: use 1 to 128 of" in said.err
 
 
-@pytest.mark.parametrize("flag", ["--tasks", "--seconds", "--in-flight", "--drain-seconds"])
+@pytest.mark.parametrize(
+    ("flag", "value", "least"),
+    [
+        ("--tasks", 0, 1),
+        ("--seconds", 0, 1),
+        ("--in-flight", 0, 1),
+        ("--drain-seconds", DRAIN_S_MIN - 1, DRAIN_S_MIN),
+    ],
+)
 def test_what_is_out_of_bounds_is_a_wrong_use(
-    flag: str, capsys: pytest.CaptureFixture[str]
+    flag: str, value: int, least: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is created."""
-    assert 2 == main(["verify", flag, "0"])
-    assert f"{flag} 0: must be 1 to" in capsys.readouterr().err
+    """Nothing is created, nor is a run begun that could not drain."""
+    assert 2 == main(["verify", flag, str(value)])
+    assert f"{flag} {value}: must be {least} to" in capsys.readouterr().err
