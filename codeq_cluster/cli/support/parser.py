@@ -9,6 +9,9 @@ from typing import Any, NoReturn
 
 from codeq_cluster.cli.support.outcome import fitting
 
+# The flags that name something: empty, they would select everything, or wait for nothing.
+_NAMING = frozenset({"ID", "NAME", "COMMAND", "QUEUE", "KEY"})
+
 
 class Parser(argparse.ArgumentParser):
     """A parser of a command line; the parsers of its commands are of this class too."""
@@ -39,3 +42,11 @@ class Parser(argparse.ArgumentParser):
             )
             raise argparse.ArgumentError(action, f"no {value}: {meant}")
         super()._check_value(action, value)
+
+    def _get_values(self, action: argparse.Action, given: list[str]) -> Any:
+        """Refuse an empty id or name, as of a shell variable that is not set."""
+        one = action.nargs in (None, argparse.OPTIONAL)
+        names = not action.option_strings or action.metavar in _NAMING
+        if one and names and any(not text.strip() for text in given):
+            raise argparse.ArgumentError(action, "is empty: is a shell variable not set?")
+        return super()._get_values(action, given)
