@@ -15,8 +15,9 @@ _BYTES = 256
 _DIGITS = b"0123456789abcdef"
 
 
-def fnv1a_64(text: str, state: int = _FNV_OFFSET) -> int:
-    """Return the 64-bit FNV-1a hash of `text` as UTF-8, behind what `state` is the hash of."""
+def fnv1a_64(text: str) -> int:
+    """Return the 64-bit FNV-1a hash of `text` as UTF-8."""
+    state = _FNV_OFFSET
     for byte in text.encode():
         state = ((state ^ byte) * _FNV_PRIME) & _MASK
     return state
@@ -25,7 +26,7 @@ def fnv1a_64(text: str, state: int = _FNV_OFFSET) -> int:
 @lru_cache(maxsize=4096)
 def shard_of(text: str, shards: int) -> int:
     """Return the shard, from 0, of a task id."""
-    return _hashed(_FNV_OFFSET, text, shards) % shards
+    return _hashed(text, shards) % shards
 
 
 def shard_of_key(tenant: str, key: str, shards: int) -> int:
@@ -59,7 +60,7 @@ def with_shard(text: str, *, shards: int, wanted: int) -> str:
     digits = _DIGITS[first:]
     for number in range(drawn, drawn + 16**3 + 1):
         head = f"{text[:-4]}{number & 0xFFF:03x}"
-        state = _hashed(_FNV_OFFSET, head, shards)
+        state = _hashed(head, shards)
         for digit in digits:
             if ((state ^ digit) * _FNV_PRIME & _MASK) % shards == wanted:
                 return head + chr(digit)
@@ -67,11 +68,11 @@ def with_shard(text: str, *, shards: int, wanted: int) -> str:
     raise AssertionError(f"no ending of {text} is on {wanted}")
 
 
-def _hashed(state: int, text: str, shards: int) -> int:
-    """Return the hash of more text; of a power of two of shards, the bits alone that decide."""
+def _hashed(text: str, shards: int) -> int:
+    """Return the hash; where the number of shards is a power of two, only the bits that decide."""
     if shards & (shards - 1):
-        return fnv1a_64(text, state)
-    row = _rows(shards)[state & (shards - 1)]
+        return fnv1a_64(text)
+    row = _rows(shards)[_FNV_OFFSET & (shards - 1)]
     bits: int = reduce(getitem, text.encode(), row)[_BYTES]
     return bits
 

@@ -155,6 +155,7 @@ class RocksShard:
                 assert start <= end, f"range {start!r} to {end!r} is inverted"
                 batch.delete_range(start, end, log_family)
             assert None not in log_rows.values(), "the log deletes ranges, not rows"
+            # One call puts them all; the results are None.
             deque(map(batch.put, log_rows, log_rows.values(), repeat(log_family)), maxlen=0)
             batch.put(MARK, mark.to_bytes(8, "big"), log_family)
 

@@ -34,7 +34,7 @@ _NUMBERS = {
         "wait at most so long until all have ended",
         DRAIN_S_MIN,
         3600,
-        max(DRAIN_S_MIN, 120),
+        2 * DRAIN_S_MIN,
     ),
 }
 _DEADLINE_S = 20.0  # Of one request, over the death of a leader.

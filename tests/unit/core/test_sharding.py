@@ -52,6 +52,9 @@ def test_an_id_is_drawn_for_the_shard_that_is_wanted(
 
     drawn = with_shard(text, shards=shards, wanted=wanted)
 
+    assert drawn[:-4] == text[:-4]
+    assert len(text) == len(drawn)
+    assert wanted == shard_of(drawn, shards)
     assert _next_on(text, shards, wanted) == drawn
 
 
