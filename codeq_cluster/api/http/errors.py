@@ -95,7 +95,7 @@ class Envelope(Struct):
 
     An exceeded limit is named by `scope` and `operation`, a field of a topic or of a schedule by
     `field`, the task that holds a unique key by `taskId`. `detail` is for people: what is wrong in
-    the request, where `error` does not say.
+    the request, or what is full, where `error` does not say.
     """
 
     error: str
@@ -159,7 +159,8 @@ def from_failure(failure: CodeqError) -> ApiError:
             advice = "run codeq-cluster cluster upgrade once every node has this release"
             return not_applied(503, f"{failure}: {advice}", "upgrade-under-way")
         case Overloaded():
-            return not_applied(503, "overloaded", "overloaded", retry_after_s=failure.retry_after_s)
+            busy = not_applied(503, "overloaded", "overloaded", retry_after_s=failure.retry_after_s)
+            return busy.because(str(failure))
         case LimitExceeded():
             return not_applied(
                 429,

@@ -57,7 +57,9 @@ class CallerShares:
         self.bodies = Bodies(settings)
         self.previews = FairShares(_PREVIEWS_AT_ONCE, name="the room for previews")
         self.imports = FairShares(_IMPORTS_AT_ONCE, name="the room for imports")
-        self.events = NestedShares(settings.limits.event_streams_max, name="the event streams")
+        self.events = NestedShares(
+            settings.limits.event_streams_max, name="the room for watchers of events"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HEADERS, HttpAnswer, encode
 from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
-from codeq_cluster.api.http.refusals import INVALID_COMMAND, NOT_ALLOWED, no_integer
+from codeq_cluster.api.http.refusals import INVALID_COMMAND, NOT_ALLOWED, TASK_NOT_FOUND, no_integer
 from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.api.routes.tags import INVALID_TAG, TOO_EARLY, asked_tags
 from codeq_cluster.api.routes.task_views import TASK_ID, ProgressView, progress_view, status_of
@@ -130,7 +130,7 @@ _CURSOR = "mQHNBLfO2Kk0gc0EuM4ZGrlj"
             INVALID_TAG,
             TOO_EARLY,
         ),
-        query("task", "Only this task.", INVALID_TASK),
+        query("task", "Only this task; without a cursor it must exist.", INVALID_TASK),
         query("group", "Only members of this group.", INVALID_GROUP),
         query("kinds", f"Only these, between commas: {', '.join(EventKind)}.", INVALID_KINDS),
         query(
@@ -151,7 +151,7 @@ _CURSOR = "mQHNBLfO2Kk0gc0EuM4ZGrlj"
             "The same as `after`, and before it: a stream's client repeats the last `id`.",
         ),
     ),
-    errors=(EXPIRED, OTHER),
+    errors=(EXPIRED, OTHER, TASK_NOT_FOUND),
 )
 async def events(call: Call) -> HttpAnswer[EventPage] | web.StreamResponse:
     """Watch the tenant's tasks; a token that names commands sees only tasks of these.
@@ -174,6 +174,8 @@ async def events(call: Call) -> HttpAnswer[EventPage] | web.StreamResponse:
         try:
             with shares.waits.waiting():
                 reader = await feed.reader(only, after, deadline=deadline)
+            if only.task_id and not after:
+                await _check_exists(call, only.task_id)
             if _STREAM in call.headers.get("accept", ""):
                 return await _stream(call, reader)
             found = []
@@ -188,6 +190,13 @@ async def events(call: Call) -> HttpAnswer[EventPage] | web.StreamResponse:
             _refuse(refused)
         page = b'{"events":[%b],"cursor":"%b"}'
         return HttpAnswer(page % (b",".join(map(_shown, found)), reader.cursor.encode()))
+
+
+async def _check_exists(call: Call, task_id: str) -> None:
+    """Refuse a task that is not there, whose watcher would wait in vain."""
+    tenant, broker = call.identity.tenant, call.services.broker
+    if await broker.task(tenant, task_id, stale=False, timeout_s=call.timeout_s) is None:
+        raise TASK_NOT_FOUND
 
 
 async def _stream(call: Call, reader: Reader) -> web.StreamResponse:

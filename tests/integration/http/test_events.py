@@ -211,6 +211,20 @@ async def test_no_tenant_sees_another(node: Client) -> None:
     assert [task_id] == [each["taskId"] for each in rows(mine)]
 
 
+@pytest.mark.parametrize("headers", [{}, {"Accept": "text/event-stream"}], ids=["page", "stream"])
+async def test_a_task_that_is_not_there_is_not_waited_for(
+    node: Client, headers: dict[str, str]
+) -> None:
+    """Another tenant's is not there either."""
+    task_id = await node.create("told-absent")
+    theirs = await page(node, f"task={task_id}&waitSeconds=60", token="other", **headers)
+    unknown = await page(node, f"task={task_id[:-8]}00000000&waitSeconds=60", **headers)
+
+    assert [(404, "not-found")] * 2 == [
+        (each.status, each.json["code"]) for each in (theirs, unknown)
+    ]
+
+
 async def test_a_token_that_names_commands_sees_only_their_tasks(node: Client) -> None:
     """Another command is refused; without one, the tasks of the token's own are told."""
     after = await cursor(node)
@@ -284,7 +298,10 @@ async def test_no_tenant_takes_all_streams(node_with: Running) -> None:
         other = await page(node, "waitSeconds=0", token="other")
         await node.create("told-share")
 
-        assert "overloaded" == refused.json["code"]
+        assert ("overloaded", "the room for watchers of events is full") == (
+            refused.json["code"],
+            refused.json["detail"],
+        )
         assert 200 == other.status
         assert 1 == len(rows(await waiting))
 
