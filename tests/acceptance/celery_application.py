@@ -8,6 +8,8 @@ from pathlib import Path
 
 from celery import Celery
 
+from tests.acceptance.held_tasks import HELD_S, is_held
+
 app = Celery("application", broker=os.environ["BROKER_URL"], backend=os.environ["BROKER_URL"])
 app.conf.update(
     task_ignore_result=True,
@@ -24,6 +26,8 @@ app.conf.update(
 def late(journal: str, number: int) -> None:
     """Note that a task has run, after a moment in which its worker may die."""
     time.sleep(0.05)
+    while is_held(journal):
+        time.sleep(HELD_S)
     with Path(journal).open("a") as file:
         file.write(f"{number}\n")
 

@@ -14,30 +14,45 @@ from pathlib import Path
 from typing import Any
 
 from codeq_cluster.client import Operator
+from tests.acceptance import held_tasks
 from tests.harness.cluster import LocalCluster
 from tests.harness.node_process import BOTH_TOKEN
 from tests.harness.waiting import until
 
 WITHIN_S = 50.0
+_ROOT = Path(__file__).parents[2]
 
 
 def environment(cluster: LocalCluster) -> dict[str, str]:
-    """Return an environment with the URL of all nodes, and without what other tests set there."""
+    """Return an environment with the URL of all nodes, and without what other tests set there.
+
+    Programs of any directory can import `held_tasks`.
+    """
     hosts = ",".join(url.removeprefix("http://") for url in cluster.urls.values())
-    mine = {**os.environ, "BROKER_URL": f"codeq://{BOTH_TOKEN}@{hosts}"}
+    mine = {**os.environ, "BROKER_URL": f"codeq://{BOTH_TOKEN}@{hosts}", "PYTHONPATH": str(_ROOT)}
     mine.pop("DJANGO_SETTINGS_MODULE", None)  # Celery would load those settings.
     return mine
 
 
 @asynccontextmanager
 async def working(
-    cluster: LocalCluster, *command: str, directory: Path | None = None
+    cluster: LocalCluster,
+    *command: str,
+    directory: Path | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a framework's own worker; the end of the block kills it with its children."""
+    """Run a framework's own worker; the end of the block kills it with its children.
+
+    Args:
+        cluster: Its broker.
+        command: A module and its arguments.
+        directory: It runs there; None for this process's.
+        settings: Variables of its environment, beside those of `environment`.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", *command),
         cwd=directory,
-        env=environment(cluster),
+        env={**environment(cluster), **(settings or {})},
         start_new_session=True,
     )
     try:
@@ -53,12 +68,29 @@ def kill(process: asyncio.subprocess.Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-async def printed(cluster: LocalCluster, *program: str, directory: Path | None = None) -> str:
+async def kill_holder(process: asyncio.subprocess.Process, journal: Path) -> None:
+    """Kill a worker once it surely has tasks, and let the held tasks of others end."""
+
+    async def holds() -> bool:
+        return held_tasks.holder(journal, process.pid).exists()
+
+    await until(holds, what="a held task", within_s=WITHIN_S)
+    kill(process)
+    await process.wait()
+    held_tasks.killed(journal).touch()
+
+
+async def printed(
+    cluster: LocalCluster,
+    *program: str,
+    directory: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> str:
     """Return what a producer's program prints, in a process that ends."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, *program),
         cwd=directory,
-        env=environment(cluster),
+        env={**environment(cluster), **(settings or {})},
         stdout=asyncio.subprocess.PIPE,
     )
     output, _ = await process.communicate()

@@ -13,13 +13,14 @@ from codeq_cluster.client import Operator
 from tests.acceptance.foreign_workers import (
     WITHIN_S,
     ended,
-    kill,
+    kill_holder,
     printed,
     ran,
     until_empty,
     until_ran,
     working,
 )
+from tests.acceptance.held_tasks import HELD_FROM
 from tests.harness.cluster import LocalCluster
 from tests.harness.node_process import ADMIN_TOKEN
 
@@ -64,14 +65,12 @@ async def test_celery_loses_and_repeats_nothing_while_leaders_and_a_worker_are_k
         await until_ran(journal, 10)
         await cluster.kill(leader := await cluster.leader_of(0))
         cluster.start(leader)
-        # The worker that dies is alone with all tasks, so it surely has some.
-        await until_ran(journal, 60)
-        kill(dies)
+        await kill_holder(dies, journal)
         async with (
             _worker(cluster, "prefork@h", "prefork"),
             _worker(cluster, "threads@h", "threads"),
         ):
-            await until_ran(journal, 120)
+            await until_ran(journal, 2 * HELD_FROM)
             await cluster.kill(leader := await cluster.leader_of(1 % cluster.shards))
             cluster.start(leader)
             await producing
@@ -100,8 +99,7 @@ async def test_a_chord_ends_once_although_a_worker_and_a_leader_are_killed(
     )
     async with _worker(cluster, "dies@h", "threads") as dies, asyncio.timeout(WITHIN_S + 30):
         producing = asyncio.create_task(_produced(cluster, program))
-        await until_ran(journal, 10)
-        kill(dies)
+        await kill_holder(dies, journal)
         await cluster.kill(leader := await cluster.leader_of(0))
         cluster.start(leader)
         async with _worker(cluster, "stays@h", "prefork"):
@@ -138,7 +136,8 @@ async def test_a_task_is_revoked_and_one_is_terminated_although_leaders_are_kill
         for shard in 0, 1:
             await cluster.kill(leader := await cluster.leader_of(shard % cluster.shards))
             cluster.start(leader)
-            await cluster.leader_of(shard % cluster.shards)
+            # While two of three nodes are away, nobody can lead.
+            await cluster.wait_ready([leader])
         await producing
         await until_empty(operator, "celery")
 

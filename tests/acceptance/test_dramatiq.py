@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from codeq_cluster.client import Operator
-from tests.acceptance.foreign_workers import WITHIN_S, ended, kill, printed, ran, until_ran, working
+from tests.acceptance.foreign_workers import (
+    WITHIN_S,
+    ended,
+    kill_holder,
+    printed,
+    ran,
+    until_ran,
+    working,
+)
+from tests.acceptance.held_tasks import HELD_FROM
 from tests.harness.cluster import LocalCluster
 from tests.harness.node_process import ADMIN_TOKEN
 
@@ -25,13 +34,13 @@ import time
 from pathlib import Path
 import dramatiq
 from app import *
+from tests.acceptance.held_tasks import HELD_S, is_held
 
 @dramatiq.actor(queue_name="d-work", min_backoff=1, max_backoff=1)
 def work(journal, number):
     time.sleep(0.05)
-    # A worker that is not killed in time still has messages.
-    while number >= 120 and not Path(f"{journal}.killed").exists():
-        time.sleep(0.01)
+    while is_held(journal):
+        time.sleep(HELD_S)
     with Path(journal).open("a") as file:
         file.write(f"{number}\\n")
     options = dramatiq.middleware.CurrentMessage.get_current_message().options
@@ -56,23 +65,20 @@ async def test_dramatiq_loses_and_repeats_nothing_while_a_leader_and_a_worker_ar
 ) -> None:
     """Each message runs; again only what the killed worker had, and each retry exists once."""
     _application(tmp_path)
-    journal, killed = tmp_path / "journal", tmp_path / "journal.killed"
+    journal = tmp_path / "journal"
     journal.touch()
     [program] = re.findall(r"^python -c '(.*)'$", PAGE.read_text(), re.MULTILINE)
     sends = f"from work import *\nfor n in range({MESSAGES}): work.send({str(journal)!r}, n)"
 
-    # The worker that dies is alone with all messages, so it surely has some.
     await printed(cluster, "-c", sends, directory=tmp_path)
     async with (
         Operator(list(cluster.urls.values()), token=ADMIN_TOKEN) as operator,
         working(cluster, *WORKER, directory=tmp_path) as dies,
         asyncio.timeout(WITHIN_S + 30),
     ):
-        await until_ran(journal, 20)
-        kill(dies)
-        killed.touch()
+        await kill_holder(dies, journal)
         async with working(cluster, *WORKER, directory=tmp_path):
-            await until_ran(journal, 60)
+            await until_ran(journal, 2 * HELD_FROM)
             await cluster.kill(leader := await cluster.leader_of(0))
             cluster.start(leader)
             added = await printed(cluster, "-c", program, directory=tmp_path)

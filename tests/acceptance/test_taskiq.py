@@ -17,12 +17,13 @@ from tests.acceptance.foreign_workers import (
     WITHIN_S,
     ended,
     environment,
-    kill,
+    kill_holder,
     printed,
     ran,
     until_ran,
     working,
 )
+from tests.acceptance.held_tasks import HELD_FROM
 from tests.harness.cluster import LocalCluster
 from tests.harness.node_process import ADMIN_TOKEN
 from tests.harness.waiting import until
@@ -49,12 +50,15 @@ from pathlib import Path
 from typing import Any
 from taskiq import Context, SimpleRetryMiddleware, TaskiqDepends
 from app import broker
+from tests.acceptance.held_tasks import HELD_S, is_held
 
 broker.add_middlewares(SimpleRetryMiddleware())
 
 @broker.task(retry_on_error=True, queue_name="t-work")
 async def work(journal: str, number: int, context: Context = TaskiqDepends()) -> None:
     await asyncio.sleep(0.05)
+    while is_held(journal):
+        await asyncio.sleep(HELD_S)
     with Path(journal).open("a") as file:
         file.write(f"{number}\\n")
     if number % 20 == 0 and "_retries" not in context.message.labels:
@@ -113,17 +117,15 @@ async def test_taskiq_loses_and_repeats_nothing_while_a_leader_and_a_worker_are_
     [program] = re.findall(r"^python (.*)$", PAGE.read_text(), re.MULTILINE)
     sends = f"import asyncio, work; asyncio.run(work.send({str(journal)!r}, {MESSAGES}))"
 
-    # The worker that dies is alone with all messages, so it surely has some.
     await printed(cluster, "-c", sends, directory=tmp_path)
     async with (
         Operator(list(cluster.urls.values()), token=ADMIN_TOKEN) as operator,
         working(cluster, *WORKER, directory=tmp_path) as dies,
         asyncio.timeout(WITHIN_S + 30),
     ):
-        await until_ran(journal, 20)
-        kill(dies)
+        await kill_holder(dies, journal)
         async with working(cluster, *WORKER, directory=tmp_path):
-            await until_ran(journal, 60)
+            await until_ran(journal, 2 * HELD_FROM)
             await cluster.kill(leader := await cluster.leader_of(0))
             cluster.start(leader)
             added = await printed(cluster, program, directory=tmp_path)

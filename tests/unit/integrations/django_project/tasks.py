@@ -10,6 +10,7 @@ from django.db import connection
 from django_tasks import TaskContext, task
 
 from codeq_cluster.client import Retry
+from tests.acceptance.held_tasks import HELD_S, is_held
 
 
 @task
@@ -34,6 +35,8 @@ def echo(value: Any) -> Any:
 def note(journal: str, text: str, seconds: float = 0.0) -> None:
     """Write a line, after a moment in which a worker may die."""
     time.sleep(seconds)
+    while is_held(journal):
+        time.sleep(HELD_S)
     with Path(journal).open("a") as file:
         file.write(f"{text}\n")
 
