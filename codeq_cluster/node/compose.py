@@ -16,6 +16,7 @@ from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.ports import Clock
 from codeq_cluster.broker.values import ShardStatus
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.node import huge_pages
 from codeq_cluster.node.artifact_files import open_artifacts
 from codeq_cluster.node.base import NodeBase
 from codeq_cluster.node.features import log_features
@@ -202,6 +203,7 @@ async def run(settings: NodeSettings, *, ready: Callable[[], None] | None = None
     # Objects made at start-up live as long as the node, so the collector need not check them again.
     # It also checks the rest less often, because most of it is freed without the collector.
     gc.freeze()
+    await asyncio.to_thread(huge_pages.collapse)
     gc.set_threshold(*_COLLECT_AFTER)
     try:
         if ready is not None:
