@@ -203,9 +203,9 @@ async def run(settings: NodeSettings, *, ready: Callable[[], None] | None = None
     # Objects made at start-up live as long as the node, so the collector need not check them again.
     # It also checks the rest less often, because most of it is freed without the collector.
     gc.freeze()
-    await asyncio.to_thread(huge_pages.collapse)
     gc.set_threshold(*_COLLECT_AFTER)
     try:
+        await asyncio.to_thread(huge_pages.collapse)
         if ready is not None:
             ready()
         await asyncio.Event().wait()
