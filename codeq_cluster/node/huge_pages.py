@@ -2,7 +2,7 @@
 
 A node does little at a time, in code and objects all over its heap, so the processor looks up one
 small page after another. The kernel can copy them into pages of 2 MiB each: a lone create then
-takes about 5 % less CPU (`docs/performance.md`).
+takes about 5 % less CPU (ADR 0068).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COLLAPSE: Final = 25  # MADV_COLLAPSE, since Linux 6.1.
 def collapse() -> int:
     """Let the kernel collapse this process's heap into huge pages, as far as it can.
 
-    It takes some 30 ms, once. Nothing else changes: a kernel that refuses leaves all as it was.
+    It takes up to 0.1 s, once. Nothing else changes: a kernel that refuses leaves all as it was.
 
     Returns:
         The bytes of the ranges that have huge pages now; 0 on other systems.

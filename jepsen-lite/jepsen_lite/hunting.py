@@ -176,7 +176,8 @@ def _test(mutant: Mutant, source: Path, copy: Path, checkout: Checkout) -> Line:
         # The harness's tests start programs, and these must import the copy too.
         shutil.copytree(HOME / part, copy / harness / part)
     shutil.copy(source / "pyproject.toml", copy)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", mutant.test]
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:schemathesis")  # Costly to import.
+    command = [sys.executable, "-m", "pytest", *options, mutant.test]
     begun_s, begun = time.monotonic(), dt.datetime.now(dt.UTC)
     done = subprocess.run(
         command,
