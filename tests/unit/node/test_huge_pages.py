@@ -39,3 +39,8 @@ def test_a_process_collapses_its_memory_and_keeps_its_content() -> None:
         assert content == memory[:]
         assert counted is not None
         assert collapsed <= 1024 * int(counted[1])
+
+
+def test_a_system_without_a_list_of_memory_collapses_nothing(tmp_path: Path) -> None:
+    """A node starts there all the same."""
+    assert 0 == collapse(tmp_path / "maps")
