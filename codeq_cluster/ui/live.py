@@ -67,7 +67,7 @@ class LiveViews:
         self._views = views
         self._sources = sources
         self._sessions = sessions
-        self._places = NestedShares(STREAMS_MAX, name="the event streams")
+        self._places = NestedShares(STREAMS_MAX, name="the room for streams of the page")
 
     async def now(self, call: Call) -> HttpAnswer[dict[str, Any]]:
         """Return every part of a view."""

@@ -45,7 +45,7 @@ class Strangers:
         self._callers = callers
         self._places = FairShares(limits.connections_max, name="the connections")
         self.bytes = FairShares(limits.unauthenticated_bytes_max, name="the room for strangers")
-        self.verifying = FairShares(_VERIFYING_MAX, name="the tokens under verification")
+        self.verifying = FairShares(_VERIFYING_MAX, name="the room for checks of tokens")
         self._refusals = Throttle(REFUSALS, _loop_ns)
         delayed_max = max(1, limits.connections_max // _DELAYED_PART)
         self._delayed = FairShares(delayed_max, name="the delayed answers")
