@@ -494,7 +494,7 @@ def _digest(sources: Sequence[RestoreSource], wanted: Wanted, shard: int) -> byt
     for source in sources:
         made.update(manifests.digest(manifests.encode(source.manifest)))
     tenant = "" if wanted.tenant is None else f"/{wanted.tenant}"
-    made.update(
-        f"{wanted.cluster_id} {wanted.shards} {shard} {wanted.forget_keys}{tenant}".encode()
-    )
+    running = "+schedules" if wanted.run_schedules else ""
+    chosen = f"{wanted.forget_keys}{tenant}{running}"
+    made.update(f"{wanted.cluster_id} {wanted.shards} {shard} {chosen}".encode())
     return made.digest()

@@ -26,6 +26,7 @@ from codeq_cluster.core.bulk import (
 )
 from codeq_cluster.core.cancelling import cancel_change, cancel_with
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
+from codeq_cluster.core.creating import has_tier
 from codeq_cluster.core.outcomes import BulkStands, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.selecting import steps_of, tags_of
@@ -209,7 +210,7 @@ def _requeued(
 
 def _prioritized(view: View, task: Task, priority: int) -> TaskChange | None:
     topic = view.policy(task.tenant, task.command.lower()).topic
-    if topic is not None and topic.priority_tiers and priority not in topic.priority_tiers:
+    if topic is not None and not has_tier(topic, priority):
         return None
     after = replace(task, priority=priority, updated_ms=view.now_ms)
     if task.state is State.HELD and not task.waits_for_others:

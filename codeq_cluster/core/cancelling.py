@@ -53,16 +53,8 @@ def ask_cancel(view: View, operation: AskCancel, rules: LifetimeRules) -> Decisi
         dependents=operation.dependents,
         request=operation.request,
     )
-    if before is not None:
-        # A second cancel may hurry the worker, and never gives it more time.
-        asked = replace(
-            asked,
-            reason=asked.reason or before.reason,
-            deadline_ms=min(asked.deadline_ms, before.deadline_ms),
-            dependents=asked.dependents or before.dependents,
-        )
     if task.state is State.LEASED and operation.grace_ms:
-        after = cancel_asked(task, asked, now_ms=view.now_ms)
+        after = cancel_asked(task, _joined(before, asked), now_ms=view.now_ms)
         return Decision(Cancelled(after), (TaskChange(before=task, after=after),))
     change = cancel_with(view, task, rules, asked)
     assert change.after is not None
@@ -78,11 +70,24 @@ def cancel_change(
 
 
 def cancel_with(view: View, task: Task, rules: LifetimeRules, asked: Cancelling) -> TaskChange:
-    """Return the change that cancels a task, which keeps what the cancel has said."""
+    """Return the change that cancels a task, which keeps what this and earlier ones have said."""
     change = cancel_change(view, task, rules, request=asked.request)
     assert change.after is not None
-    more = replace(change.after.more or More(), cancelling=asked)
+    said = _joined(cancelling_of(task), asked)
+    more = replace(change.after.more or More(), cancelling=said)
     return replace(change, after=replace(change.after, more=more))
+
+
+def _joined(before: Cancelling | None, asked: Cancelling) -> Cancelling:
+    """Return what two cancels say: the second may hurry the worker, and takes nothing back."""
+    if before is None:
+        return asked
+    return replace(
+        asked,
+        reason=asked.reason or before.reason,
+        deadline_ms=min(asked.deadline_ms, before.deadline_ms),
+        dependents=asked.dependents or before.dependents,
+    )
 
 
 def taken_along(parent: str, now_ms: int) -> Cancelling:

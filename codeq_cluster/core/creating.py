@@ -111,12 +111,16 @@ def outside_tiers(topic: Topic, operation: Create) -> Rejected | None:
     Tiers bind new tasks only. An existing, revived or imported task keeps the priority that it was
     accepted with.
     """
-    if not topic.priority_tiers:
-        return None
-    # A tier of 10 matches 9, because a request's priority of 10 is stored as 9.
-    if operation.priority in (min(tier, PRIORITY_MAX) for tier in topic.priority_tiers):
+    if has_tier(topic, operation.priority):
         return None
     return Rejected(Rejection.INVALID_PRIORITY, ", ".join(map(str, topic.priority_tiers)))
+
+
+def has_tier(topic: Topic, priority: int) -> bool:
+    """Return whether a topic allows a priority; without tiers it allows all."""
+    tiers = topic.priority_tiers
+    # A tier of 10 matches 9, because a request's priority of 10 is stored as 9.
+    return not tiers or priority in (min(tier, PRIORITY_MAX) for tier in tiers)
 
 
 def _above_burst(view: View, topic: Topic, operation: Create) -> Rejected | None:

@@ -10,6 +10,7 @@ from codeq_cluster.core.changes import Change, Decision, TaskChange
 from codeq_cluster.core.operations import Purge, Revise, UndoRequeue
 from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stepping import steps_of
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import cancelled, requeue_undone, revised
 from codeq_cluster.core.uniques import taken
@@ -67,7 +68,7 @@ def undo_requeue(view: View, operation: UndoRequeue, rules: LifetimeRules) -> De
     changes: list[Change] = []
     for task in named_tasks(view, operation.tenant, operation.ids):
         if task.ended_by != operation.request:
-            if not _waits_since(task, operation.requeue):
+            if not _waits_since(view, task, operation.requeue):
                 continue
             policy = view.policy(task.tenant, task.command.lower())
             changes.append(requeue_undone(task, rules, policy, request=operation.request))
@@ -75,9 +76,12 @@ def undo_requeue(view: View, operation: UndoRequeue, rules: LifetimeRules) -> De
     return Decision(Changed(count), tuple(changes))
 
 
-def _waits_since(task: Task, requeue: str) -> bool:
+def _waits_since(view: View, task: Task, requeue: str) -> bool:
     """Return whether the task waits by this requeue and nobody has claimed it since."""
     if task.state not in (State.READY, State.HELD) or not task.history:
         return False
     last = task.history[-1]
-    return last.outcome is AttemptOutcome.REQUEUED and last.request.split(".", 1)[0] == requeue
+    if last.outcome is not AttemptOutcome.REQUEUED or last.request.split(".", 1)[0] != requeue:
+        return False
+    # Who has parked a task has left a step, and no attempt.
+    return all(step.at_ms < last.ended_ms for step in steps_of(view, task))

@@ -32,6 +32,7 @@ from codeq_cluster.core.schedules import (
     schedule_shard,
 )
 from codeq_cluster.core.tally import Tally
+from codeq_cluster.storage.stored_shard import StoredShard
 
 from .backup_worlds import NOW_MS, RULES, TENANTS, Rows, World, all_rows, back_up
 
@@ -163,3 +164,22 @@ def _items(rows: Rows) -> list[object]:
 
 def _name(schedule: Schedule) -> tuple[str, str]:
     return schedule.tenant, schedule.id
+
+
+def test_nodes_that_let_schedules_run_are_not_taken_for_those_that_pause_them(
+    tmp_path: Path,
+) -> None:
+    """Replicas compare digests alone."""
+    world = ScheduledWorld(1, 1)
+    world.live(40)
+    place = BackupDirectory(tmp_path / "backup")
+    source = RestoreSource(place=place, manifest=back_up(world, place, tmp_path))
+    digests: list[bytes] = []
+    for number, run in enumerate((False, False, True)):
+        into = tmp_path / f"n{number}"
+        wanted = Wanted(cluster_id="new", shards=1, run_schedules=run)
+        restore([source], wanted, into=into, node_id=into.name)
+        with StoredShard(into / "shard-0") as shard:
+            digests.append(shard.digest)
+
+    assert digests[0] == digests[1] != digests[2]

@@ -15,6 +15,8 @@ from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.errors import CodeqError, OperationTooLarge, OutcomeUnknown
 
 PAGE = 256  # Tasks or items read in one step of a bulk action.
+# Rows in one answer of a shard. A task's record may have 90 KiB, nearly all of it its history.
+_ROWS_MAX = 100
 
 Makes = Callable[[tuple[str, ...]], Operation]
 
@@ -22,7 +24,7 @@ Makes = Callable[[tuple[str, ...]], Operation]
 async def rows_of(
     shards: Shards, keys: Sequence[tuple[str, bytes]], deadline: float
 ) -> list[bytes | None]:
-    """Return one row per task, with one read per shard.
+    """Return one row per task, with one read per shard for each hundred of them.
 
     Args:
         shards: All shards.
@@ -35,16 +37,17 @@ async def rows_of(
     by_shard: dict[int, list[int]] = {}
     for position, (task_id, _) in enumerate(keys):
         by_shard.setdefault(shard_of(task_id, shards.count), []).append(position)
-    snapshots = await asyncio.gather(
-        *(
-            shards.read(shard, [keys[each][1] for each in part], deadline=deadline)
-            for shard, part in by_shard.items()
-        )
-    )
     values: list[bytes | None] = [None] * len(keys)
-    for part, snapshot in zip(by_shard.values(), snapshots, strict=True):
-        for position, value in zip(part, snapshot.values, strict=True):
-            values[position] = value
+
+    async def read(shard: int, positions: Sequence[int]) -> None:
+        for start in range(0, len(positions), _ROWS_MAX):
+            part = positions[start : start + _ROWS_MAX]
+            wanted = [keys[each][1] for each in part]
+            snapshot = await shards.read(shard, wanted, deadline=deadline)
+            for position, value in zip(part, snapshot.values, strict=True):
+                values[position] = value
+
+    await asyncio.gather(*(read(shard, part) for shard, part in by_shard.items()))
     return values
 
 

@@ -169,7 +169,8 @@ class BulkJobs:
             asked = CountSelected(tenant=caller.tenant, select=select, action=action, after=after)
             answer = await self._shards.ask(shard, asked, deadline=caller.deadline)
             states.update(answer.by_state)
-            errors.update(answer.by_error)
+            for error, number in answer.by_error.items():
+                count_error(errors, error, number)
             changes, after = changes + answer.changes, answer.edge
             if after == END:
                 break

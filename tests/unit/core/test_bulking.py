@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from codeq_cluster.core.bulk import (
     CHANGED_MAX,
     JOBS_MAX,
@@ -20,7 +22,7 @@ from codeq_cluster.core.bulk import (
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.items import Audit
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import Advance, Operation
+from codeq_cluster.core.operations import Advance, Operation, PutTopic
 from codeq_cluster.core.outcomes import BulkStands, Outcome, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.selecting import Selection
@@ -206,3 +208,16 @@ def test_a_start_and_each_end_leave_a_record() -> None:
         ("bulk.start", "j", "cancel command=render", "ops"),
         ("bulk.cancel", "j", "2 tasks on one shard", "ops"),
     ] == [(each.action, each.target, each.detail, each.actor) for each in records]
+
+
+def test_a_priority_is_given_where_a_create_may_have_it() -> None:
+    """A tier of 10 stands for 9, the highest priority of a task."""
+    view = filled(1)
+    ask(view, PutTopic(request="p", tenant="acme", by="ops", name="render", priority_tiers=(0, 10)))
+    for priority in (5, 9):
+        action = BulkAction(kind=ActionKind.PRIORITY, priority=priority)
+        ask(view, replace(start(f"to-{priority}"), action=action))
+        passed(view, STEP_MS)
+
+    assert [0, 1] == [job(view, f"to-{priority}").changed for priority in (5, 9)]
+    assert 9 == view.tasks["t0000"].priority

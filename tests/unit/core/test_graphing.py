@@ -9,6 +9,7 @@ from types import FrameType
 from msgspec.structs import replace
 
 from codeq_cluster.core.arrival import Arrival
+from codeq_cluster.core.bulk import STEP_MS, ActionKind, BulkAction, StartBulk
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.dependencies import (
     ASK_AGAIN_MS,
@@ -40,6 +41,7 @@ from codeq_cluster.core.dependencies import (
     told,
 )
 from codeq_cluster.core.faults import fault
+from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
@@ -56,6 +58,7 @@ from codeq_cluster.core.operations import (
 from codeq_cluster.core.outcomes import Created, GraphStands, Outcome, Rejected, Rejection
 from codeq_cluster.core.relays import Effect, Relay, Relayed, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.selecting import Selection
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import More, State, Task
@@ -387,6 +390,31 @@ def test_a_cancelled_parent_takes_its_dependents_along() -> None:
     assert f"DEPENDENCY_FAILED: {HERE}" == cluster.task(OTHER).error
     edges = [each for each in cluster.views[0].items.values() if isinstance(each, Edge)]
     assert [True, True] == [each.done for each in edges]
+
+
+def test_a_second_cancel_takes_no_dependent_out_of_the_first() -> None:
+    """Nor does one by a bulk job, whatever reason it gives."""
+    cluster = Cluster()
+    cluster.ask(_after(HERE, PARENT, terms=Terms(run_if=RunIf.ENDED)))
+    cluster.ask(
+        Claim(request="c", tenant="acme", worker="w", commands=(), count=1, lease_ms=60_000)
+    )
+    cluster.ask(AskCancel(request="x", id=PARENT, tenant="acme", grace_ms=30_000, dependents=True))
+    cluster.ask(
+        StartBulk(
+            request="b",
+            tenant="acme",
+            id="j",
+            by="op",
+            select=Selection(queue="render", states=(State.LEASED,)),
+            action=BulkAction(kind=ActionKind.CANCEL, reason="clean-up"),
+            leads=True,
+        )
+    )
+    cluster.pass_ms(10 * STEP_MS)
+    cluster.pass_ms(10 * STEP_MS)
+
+    assert [State.FAILED] * 2 == [cluster.state(PARENT), cluster.state(HERE)]
 
 
 def test_a_dead_letter_holds_until_it_is_requeued_or_deleted() -> None:

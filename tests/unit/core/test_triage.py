@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from codeq_cluster.core.durable import Park
 from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import Audit
 from codeq_cluster.core.operations import Cancel, Purge, Requeue, Revise, UndoRequeue
@@ -157,6 +158,30 @@ def test_a_task_claimed_since_is_not_taken_back() -> None:
     assert [Changed(0)] * 4 == refused
     assert Changed(0) == shard.ask(UNDO_REQUEUE)
     assert shard.task().state is State.LEASED
+
+
+def test_a_task_parked_since_is_not_taken_back() -> None:
+    """A sleep ends without an attempt."""
+    shard = dead()
+    shard.ask(REQUEUE)
+    shard.wait(1)
+    [task_id] = shard.claim()
+    shard.ask(
+        Park(
+            id=task_id,
+            tenant="acme",
+            worker="ann",
+            step="sleep",
+            wait_ms=1000,
+            extend_ms=60_000,
+            token=shard.task().lease_token,
+        )
+    )
+    shard.wait(1001)
+    assert State.READY is shard.task().state
+
+    assert Changed(0) == shard.ask(UNDO_REQUEUE)
+    assert State.READY is shard.task().state
 
 
 def test_a_second_life_is_counted_by_itself() -> None:
