@@ -32,7 +32,8 @@ def collapse(maps: Path = _MAPS) -> int:
         The bytes of the ranges that have huge pages now; 0 without the list.
     """
     try:
-        found = [*areas(maps.read_text().splitlines())]
+        # Paths may be of any bytes but the end of a line.
+        found = [*areas(maps.read_text(errors="replace").rstrip("\n").split("\n"))]
     except OSError:
         return 0
     advise = ctypes.CDLL(None).madvise

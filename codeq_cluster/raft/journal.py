@@ -30,6 +30,7 @@ from codeq_cluster.raft.journal_rows import (
     encode_members,
     encode_vote,
     entry_row,
+    fitting,
     key_of,
     named_at,
 )
@@ -222,7 +223,7 @@ class Journal:
         return max(self._run_starts[bisect_right(self._run_starts, index) - 1], self.first)
 
     def read(self, start: int, *, count: int, bytes_max: int) -> list[Entry]:
-        """Return entries from `start` on: at most `count`, about `bytes_max`, but at least one.
+        """Return entries from `start` on: at most `count` and those that fit; see `fitting`.
 
         The list is empty when `start` is outside the log.
 
@@ -235,7 +236,7 @@ class Journal:
         end = min(start + count, self.last + 1)
         if start < self._cache.first:
             return self._read_store(start, min(end, self._cache.first), bytes_max)
-        return self._cache.read(start, end, bytes_max)
+        return fitting(map(self._cache.at, range(start, end)), bytes_max)
 
     def _read_store(self, start: int, end: int, bytes_max: int) -> list[Entry]:
         rows = self._store.scan(key_of(start), key_of(end), limit=end - start, bytes_max=bytes_max)
@@ -247,7 +248,7 @@ class Journal:
             raise StorageDamaged(f"the log has lost entries near {start}")
         if not entries:
             raise StorageDamaged(f"the log has lost entry {start}")
-        return entries
+        return fitting(entries, bytes_max)
 
     # The library's view.
 

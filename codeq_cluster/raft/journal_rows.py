@@ -37,6 +37,7 @@ MEMBERS_AT_FIRST = b"members"
 # Bounds of one read of many rows: large enough to be fast, small enough for any node's memory.
 LOAD_ROWS = 4096
 LOAD_BYTES = 16 * 2**20
+_BESIDE_BYTES = 24  # What a message has of an entry beside its command, at most.
 _VERSION = 1
 _HEAD = struct.Struct(">BIQ")
 _INDEX = struct.Struct(">Q")
@@ -252,11 +253,24 @@ def _decode_numbered(what: str, value: bytes) -> tuple[int, bytes]:
     return number, body[_INDEX.size :]
 
 
+def fitting(entries: Iterable[Entry], bytes_max: int) -> list[Entry]:
+    """Return the first entries, as many as take `bytes_max` in a message, but at least one."""
+    fit: list[Entry] = []
+    total = 0
+    for entry in entries:
+        total += len(entry[0]) + _BESIDE_BYTES
+        if fit and total > bytes_max:
+            break
+        fit.append(entry)
+    return fit
+
+
 class EntryCache:
     """The newest entries of a log in memory, as many as fit: from `first` to the last one.
 
     Attributes:
         first: Index of the oldest entry here.
+        at: Returns the entry at an index from there on.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -264,23 +278,12 @@ class EntryCache:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._entries: dict[int, Entry] = {}
+        self.at: Callable[[int], Entry] = self._entries.__getitem__
 
     def put(self, entry: Entry) -> None:
         """Add the log's next entry."""
         self._entries[entry[1]] = entry
         self._bytes += len(entry[0])
-
-    def read(self, start: int, end: int, bytes_max: int) -> list[Entry]:
-        """Return the entries from `start` to before `end`: about `bytes_max`, but at least one."""
-        entries: list[Entry] = []
-        total = 0
-        for index in range(start, end):
-            entry = self._entries[index]
-            total += len(entry[0])
-            if entries and total > bytes_max:
-                break
-            entries.append(entry)
-        return entries
 
     def truncate(self, start: int, last: int) -> None:
         """Drop the entries from `start` to `last`, the log's last one."""

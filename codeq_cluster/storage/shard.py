@@ -197,8 +197,10 @@ class Shard:
         if self._withdrawn:
             return False
         state, log = self.state, self.log
-        mark = max(seq, log.mark)
-        if not state.buffer and not log.buffer and mark <= self._database.mark:
+        # A release may have told the database of later jobs than this shard's own, and their
+        # segments may be gone: a mark never goes back.
+        mark = max(seq, log.mark, self._database.mark)
+        if not state.buffer and not log.buffer and mark == self._database.mark:
             return True
         written = self._database.write(
             rows=state.buffer.rows,

@@ -44,3 +44,12 @@ def test_a_process_collapses_its_memory_and_keeps_its_content() -> None:
 def test_a_system_without_a_list_of_memory_collapses_nothing(tmp_path: Path) -> None:
     """A node starts there all the same."""
     assert 0 == collapse(tmp_path / "maps")
+
+
+def test_a_path_of_any_bytes_is_a_line_of_the_list(tmp_path: Path) -> None:
+    """A node whose data directory has such a name starts all the same."""
+    line = b"7f0001000000-7f0001600000 rw-s 00000000 00:01 77 "
+    maps = tmp_path / "maps"
+    maps.write_bytes(line + "/a\u2028b\x85/applied\n".encode() + line + b"/gr\xf6\xdfe/applied\n")
+
+    assert 0 == collapse(maps)

@@ -14,6 +14,7 @@ from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDa
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.journal_rows import rows_after_snapshot, stored_term
 from codeq_cluster.raft.messages import NO_OP
+from codeq_cluster.wire.messages import pack
 from tests.simulator.disk import SimDisk
 
 Change = Callable[[bytes], bytes | None]
@@ -192,17 +193,20 @@ def test_a_term_never_shrinks_and_a_vote_never_changes() -> None:
         journal.setCurrentTerm(5, "B")
 
 
-def test_old_entries_are_read_from_the_store() -> None:
-    """Memory holds only recent entries; reads from the store are bounded in bytes."""
+@pytest.mark.parametrize("cache_bytes_max", [100, 10_000])
+def test_no_more_entries_are_read_than_fit_a_message(cache_bytes_max: int) -> None:
+    """From the store, where all but the newest are, as from memory: a longer one is not sent."""
     disk = SimDisk()
     filled(disk, 500)
-    small = opened(disk, cache_bytes_max=100)
+    journal = opened(disk, cache_bytes_max=cache_bytes_max)
+    all_ = journal.read(10, count=20, bytes_max=10_000)
+    for bytes_max in range(1, 500):
+        entries = journal.read(10, count=20, bytes_max=bytes_max)
+        assert all_[: len(entries)] == entries
+        assert len(pack(entries)) <= bytes_max or len(entries) == 1
 
-    entries = small.read(10, count=1000, bytes_max=200)
-
-    assert list(range(10, 10 + len(entries))) == [entry[1] for entry in entries]
-    assert sum(len(entry[0]) for entry in entries) <= 300
-    assert small._cache._bytes <= 100
+    assert list(range(10, 30)) == [entry[1] for entry in all_]
+    assert journal._cache._bytes <= cache_bytes_max
 
 
 def test_damage_after_the_start_is_noticed_when_read() -> None:

@@ -30,6 +30,29 @@ def test_a_shard_that_wrote_nothing_for_long_opens_after_any_number_of_starts(
     assert {b"log/%d" % n: b"b" for n in range(5)} == node.rows(1)
 
 
+@pytest.mark.parametrize("late", ["commit", "trim"])
+def test_a_shard_that_wrote_nothing_for_long_opens_after_rows_that_come_without_a_write(
+    late: str,
+) -> None:
+    """The segments that its database was told of are gone: what it has of them stays said."""
+    node = SimNode(segment_bytes=2000)
+    node.start()
+    assert node.write(0, (b"log/1", b"a"), (b"log/2", b"b")) is None
+    for n in range(30):
+        assert node.write(1, (b"log/%02d" % n, b"x" * 50_000)) is None
+    node.run(5)
+    shard = node.shard(0)
+    if late == "commit":
+        shard.state.commit({b"a": b"1"}, index=2, digest=bytes(16))
+    else:
+        shard.log.forget([(b"log/1", b"log/2")], [])
+    node.run(2)
+    node.kill()
+    node.start()
+
+    assert b"b" == node.rows(0)[b"log/2"]
+
+
 def test_a_full_disk_fails_writes_and_acknowledged_ones_stay() -> None:
     """The shard that got the error is reopened, and continues from the log."""
     for seed in range(10):
