@@ -7,9 +7,9 @@ from typing import Any
 
 from codeq_cluster.core.administering import FlowOf, delete_topic, flow_of, stands
 from codeq_cluster.core.changes import Decision, ItemChange
+from codeq_cluster.core.gating import in_force
 from codeq_cluster.core.items import Item, Topic
 from codeq_cluster.core.lane import Flow, FlowRule, SetFlow
-from codeq_cluster.core.lanes import in_force
 from codeq_cluster.core.limit import Limit, scope_of_limit
 from codeq_cluster.core.limiting import refused_sharer, rule_of
 from codeq_cluster.core.operations import DeleteTopic, PutFlow

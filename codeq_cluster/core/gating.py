@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from codeq_cluster.core.changes import ItemChange
 from codeq_cluster.core.explaining import SharedLimit
 from codeq_cluster.core.gate import Gate, PerQueue
-from codeq_cluster.core.lane import Flow, cost_of
+from codeq_cluster.core.lane import Flow, FlowRule, cost_of
 from codeq_cluster.core.limit import is_limits, scope_of_limit
 from codeq_cluster.core.task import Task
 from codeq_cluster.core.view import View
@@ -42,6 +42,27 @@ def changed(view: View, flow: Flow) -> Iterator[ItemChange]:
     if gate is not None:
         after = gate.opened(rule.rate, now_ms=view.now_ms) if rule is not None else None
         yield ItemChange(before=gate, after=after)
+
+
+def in_force(view: View, rule: FlowRule) -> list[ItemChange]:
+    """Return the changes by which rules are in force here, unless they or newer ones are.
+
+    The lanes that exist then follow it in steps, by time.
+    """
+    found = view.flow(rule.tenant, rule.queue)
+    if rule.seq <= (found.seq if found is not None else 0):
+        return []
+    after = Flow(
+        tenant=rule.tenant,
+        id=rule.queue,
+        seq=rule.seq,
+        per_key=rule.per_key,
+        expires_ms=0 if is_limits(rule.queue) and rule.per_queue else view.now_ms,
+        per_queue=rule.per_queue,
+        pinned=(found.pinned if found is not None else "") or rule.pinned,
+        limit=rule.limit,
+    )
+    return [ItemChange(before=found, after=after), *changed(view, after)]
 
 
 def queue_held(view: View, task: Task, until_ms: int) -> ItemChange | None:
@@ -110,6 +131,8 @@ class Gates:
             if rule.rate is None:
                 continue
             gate = self._gate(scope)
+            if gate.opens_ms > now_ms:
+                return False  # This claim has shut it for a task whose turn was before.
             free_ms = rule.rate.free_ms(gate.spent_us, cost_of(task))
             if free_ms > now_ms:
                 self._now[scope] = gate.shut(free_ms)

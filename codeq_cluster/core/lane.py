@@ -387,3 +387,8 @@ def takes_place(task: Task) -> bool:
     if state is State.DELAYED:
         return task.more is not None and task.more.keeps_place
     return state is State.READY or state is State.LEASED
+
+
+def by_work(lane: Lane) -> tuple[int, int, str]:
+    """Return what sorts lanes: the one with the most held tasks first."""
+    return -lane.held, -lane.taken, lane.key

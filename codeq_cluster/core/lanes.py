@@ -16,10 +16,8 @@ from itertools import islice
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
-from codeq_cluster.core.gating import changed
 from codeq_cluster.core.lane import (
     Flow,
-    FlowRule,
     KeyRule,
     Lane,
     OnRetry,
@@ -33,7 +31,6 @@ from codeq_cluster.core.lane import (
     lane_of,
     takes_place,
 )
-from codeq_cluster.core.limit import is_limits
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.core.transitions import admitted, held
@@ -82,27 +79,6 @@ def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
     return tuple(all_)
 
 
-def in_force(view: View, rule: FlowRule) -> list[ItemChange]:
-    """Return the changes by which rules are in force here, unless they or newer ones are.
-
-    The lanes that exist then follow it in steps, by time.
-    """
-    found = view.flow(rule.tenant, rule.queue)
-    if rule.seq <= (found.seq if found is not None else 0):
-        return []
-    after = Flow(
-        tenant=rule.tenant,
-        id=rule.queue,
-        seq=rule.seq,
-        per_key=rule.per_key,
-        expires_ms=0 if is_limits(rule.queue) and rule.per_queue else view.now_ms,
-        per_queue=rule.per_queue,
-        pinned=(found.pinned if found is not None else "") or rule.pinned,
-        limit=rule.limit,
-    )
-    return [ItemChange(before=found, after=after), *changed(view, after)]
-
-
 def count(lanes: dict[tuple[str, str], Lane], task: Task) -> None:
     """Count a task in its lane's row, in rows that are made from the tasks alone."""
     key = lane_of(task)
@@ -121,11 +97,6 @@ def count_own(lanes: dict[tuple[str, str], Lane], rule: KeyRule) -> None:
     name = rule.tenant, rule.id
     lane = lanes.get(name) or Lane(tenant=rule.tenant, id=rule.id, key=rule.key)
     lanes[name] = replace(lane, own=rule.own)
-
-
-def by_work(lane: Lane) -> tuple[int, int, str]:
-    """Return what sorts lanes: the one with the most held tasks first."""
-    return -lane.held, -lane.taken, lane.key
 
 
 def is_stopped(lane: Lane, rule: PerKey) -> bool:
@@ -215,6 +186,7 @@ class _Lane:
         self._rule = self._rule_for(self._now.own)
         self.is_strict = False  # Those that are ready beyond the rule are held again.
         self._moved: set[str] = set()  # Tasks that the view has in another state than this.
+        self._stayed: dict[str, Task] = {}  # Held before and after, and changed otherwise.
         self._arrived: dict[str, Task] = {}  # Became ready, and must be given a place.
         self._returned: dict[str, Task] = {}  # Became ready, and kept theirs.
         self._front: set[str] = set()  # Those of them that go before all others of their priority.
@@ -257,7 +229,7 @@ class _Lane:
             return []
         self._take_back(rule)
         arrived = deque(sorted(self._arrived.values(), key=self._rank))
-        changes = list(self._let_go(arrived, self._room(rule, besides=len(arrived))))
+        changes = list(self._let_go(arrived, self._room(rule, besides=len(arrived)), waits))
         if self._is_beyond(rule):
             places = self._places(rule)
             changes += self._stay(list(islice(self._ready(), places, places + HELD_BACK_MAX)))
@@ -282,7 +254,7 @@ class _Lane:
             self._arrived[task.id] = task
             self._front.add(task.id)
 
-    def _let_go(self, arrived: deque[Task], room: int) -> Iterator[Change]:
+    def _let_go(self, arrived: deque[Task], room: int, waits: dict[str, Task]) -> Iterator[Change]:
         """Yield the changes of held tasks that go; take those that go from the arrived ones."""
         heads = self._heads()
         head = next(heads, None)
@@ -291,7 +263,12 @@ class _Lane:
             if head is not None and (new is None or self._rank(head) < self._rank(new)):
                 if self._lacks_tokens(head):
                     break
-                yield self._changed(head, self._admitted(head))
+                change = self._changed(head, self._admitted(head))
+                if head.id in self._stayed:
+                    assert change.after is not None
+                    waits[head.id] = change.after  # The decision changes it already.
+                else:
+                    yield change
                 head = next(heads, None)
             elif new is None or self._lacks_tokens(new):
                 break
@@ -391,6 +368,7 @@ class _Lane:
 
     def _left(self, before: Task) -> None:
         self._moved.add(before.id)
+        self._stayed.pop(before.id, None)
         self._arrived.pop(before.id, None)
         self._returned.pop(before.id, None)
         self._count(before, -1)
@@ -402,6 +380,8 @@ class _Lane:
         self._count(after, 1)
         if _stops(after):
             self._now = replace(self._now, stopped_by=after.id)
+        if before is not None and _counted_as(before) == _counted_as(after) == "held":
+            self._stayed[after.id] = after
         if after.state is not State.READY:
             return
         was = before.state if before is not None else None
@@ -434,7 +414,9 @@ class _Lane:
 
     def _tasks(self, ids: Iterator[str]) -> Iterator[Task]:
         for task_id in ids:
-            if task_id not in self._moved:
+            if task_id in self._stayed:
+                yield self._stayed[task_id]
+            elif task_id not in self._moved:
                 task = self._view.task(task_id)
                 assert task is not None
                 yield task

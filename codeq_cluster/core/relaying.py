@@ -13,9 +13,9 @@ from codeq_cluster.core.creating import made
 from codeq_cluster.core.dependencies import SENT_GRACE_MS, Need, Resolve, Watch
 from codeq_cluster.core.depending import Dependents
 from codeq_cluster.core.firing import ends
+from codeq_cluster.core.gating import in_force
 from codeq_cluster.core.groups import NOT_MADE, MemberEnded, NewMember
 from codeq_cluster.core.lane import FlowRule
-from codeq_cluster.core.lanes import in_force
 from codeq_cluster.core.outcomes import Changed, Taken
 from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.relays import (

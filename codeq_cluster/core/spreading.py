@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from codeq_cluster.core import sending
 from codeq_cluster.core.changes import ItemChange
+from codeq_cluster.core.gating import in_force
 from codeq_cluster.core.lane import FLOWS_MAX, FlowRule, lane_name
-from codeq_cluster.core.lanes import in_force
 from codeq_cluster.core.sharding import home_shard
 from codeq_cluster.core.view import View
 

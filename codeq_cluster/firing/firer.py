@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import Context
 from heapq import heappop, heappush
@@ -260,16 +260,20 @@ class ScheduleFirer:
 
     async def _within_rates(self, all_: Sequence[_Due]) -> list[_Due]:
         """Return those that their tenants' rates of creates allow now; the others wait."""
-        costs: Counter[str] = Counter()
-        for due in all_:
-            costs[due.tenant] += sum(len(each.runs) for each in due.operations)
+        granted: list[_Due] = []
         held: set[str] = set()
-        for tenant, cost in costs.items():
-            wait_s = await self._wait_s(tenant, cost) if cost else 0.0
+        for due in all_:
+            if due.tenant in held:
+                continue
+            # One by one: beside busy producers there are never the tokens for many at once.
+            cost = sum(len(each.runs) for each in due.operations)
+            wait_s = await self._wait_s(due.tenant, cost) if cost else 0.0
             if wait_s:
-                held.add(tenant)
-                self._hold(tenant, int(1000 * wait_s) + 1)
-        return [due for due in all_ if due.tenant not in held]
+                held.add(due.tenant)
+                self._hold(due.tenant, int(1000 * wait_s) + 1)
+            else:
+                granted.append(due)
+        return granted
 
     def _hold(self, tenant: str, span_ms: int) -> None:
         """Leave a tenant alone for a while."""

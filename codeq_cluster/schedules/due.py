@@ -67,8 +67,9 @@ def firing(schedule: Schedule, now_ms: int) -> Fire | None:
     if schedule.paused_ms or schedule.is_over:
         return None
     plan, timing = schedule.plan, schedule.plan.timing
-    late_ms = now_ms - IN_TIME_MS
-    gone_ms = min(late_ms, now_ms - plan.window_s * 1000) - plan.jitter_s * 1000
+    # One that has little jitter waits for an earlier one that has more, at most for all of it.
+    late_ms = now_ms - IN_TIME_MS - plan.jitter_s * 1000
+    gone_ms = min(late_ms, now_ms - (plan.window_s + plan.jitter_s) * 1000)
     runs: list[Due] = []
     done_ms, missed = _passed_over(schedule, gone_ms)
     runs_max = max(1, min(FIRED_MAX, FIRED_BYTES_MAX // max(1, len(plan.task.payload))))
@@ -79,7 +80,7 @@ def firing(schedule: Schedule, now_ms: int) -> Fire | None:
         if at is None or _fires_ms(schedule, at) > now_ms or len(runs) == runs_max:
             break
         coming = next_after(timing, at.ms)
-        is_late = _fires_ms(schedule, at) < late_ms
+        is_late = at.ms < late_ms
         if not is_late:
             caught_up = 0
             fires = True
@@ -89,7 +90,7 @@ def firing(schedule: Schedule, now_ms: int) -> Fire | None:
             caught_up += 1
             fires = caught_up <= CAUGHT_UP_MAX
         else:
-            fires = coming is None or _fires_ms(schedule, coming) >= late_ms
+            fires = coming is None or coming.ms >= late_ms
         done_ms = at.ms
         if fires:
             runs.append(Due(at.ms, at.local, at.fold, is_late, missed))

@@ -40,8 +40,7 @@ from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.line_keys import groups_prefix
 from codeq_cluster.core.items import Item
-from codeq_cluster.core.lane import Lane, lane_id
-from codeq_cluster.core.lanes import by_work
+from codeq_cluster.core.lane import Lane, by_work, lane_id
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.selecting import steps_of

@@ -17,8 +17,7 @@ from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.explaining import Explanation
 from codeq_cluster.core.items import Item
-from codeq_cluster.core.lane import Lane
-from codeq_cluster.core.lanes import by_work
+from codeq_cluster.core.lane import Lane, by_work
 from codeq_cluster.core.operations import Delete, Replay, Retry
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind

@@ -142,6 +142,22 @@ def test_one_rate_is_for_all_queues() -> None:
     assert [] == shard.take(commands=())
 
 
+def test_a_dear_task_whose_turn_it_is_is_passed_by_no_task_of_another_queue() -> None:
+    """A claim of both queues keeps the tokens for it, too."""
+    shard = Shared(PerQueue(rate=Rate(1, 1, 10)))
+    shard.add(*(f"r{number}" for number in range(10)))
+    assert 10 == len(shard.take(10))
+    shard.create("c1", command="charge", cost=10)
+    shard.add("r10")
+    shard.wait(TOKEN_MS)
+    taken: list[str] = []
+    for _ in range(10):
+        taken += shard.take()
+        shard.wait(TOKEN_MS)
+
+    assert [["c1"], ["r10"]] == [taken[:1], shard.take()]
+
+
 def test_a_queue_has_a_limit_of_its_own_beside_the_one_it_shares() -> None:
     """Both hold; a refused task spends nothing of either."""
     shard = Shared(PerQueue(max_running=3, rate=Rate(1, 1, 9)))

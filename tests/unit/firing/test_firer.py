@@ -437,6 +437,24 @@ async def test_beyond_the_rate_of_its_creates_a_tenant_waits_as_long_as_it_is_to
     assert [] == stage.waits_s["fast"]
 
 
+async def test_schedules_that_are_due_together_fire_one_by_one_as_tokens_come(
+    stage: Stage,
+) -> None:
+    """Beside busy producers there are never the tokens for all of them at once."""
+    await stage.put("first", tenant="fast")
+    await stage.put("second", tenant="fast")
+    stage.waits_s["fast"] = [0.0, 3.0]
+    stage.to_minute(0)
+    await stage.until_fired("first", 0)
+    early = len(stage.instants("second"))
+    stage.shard.clock.pass_ms(4_000)
+    stage.firer.rows({})
+    await stage.until_fired("second", 0)
+
+    assert 0 == early
+    assert [] == stage.waits_s["fast"]
+
+
 async def _a_second_passes(stage: Stage) -> None:
     """Let another tenant's schedule fire, so that all that is due has been looked at."""
     before = stage.at("other").done_ms

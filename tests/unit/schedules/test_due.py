@@ -10,6 +10,7 @@ from codeq_cluster.core.schedules import (
     FIRED_BYTES_MAX,
     FIRED_MAX,
     Backfill,
+    Due,
     Fire,
     Missed,
     Overlap,
@@ -423,3 +424,19 @@ def test_instants_between_two_are_bounded() -> None:
 
     assert [1, 2, 3] == [(at.ms - START_MS) // MINUTE_MS for at in found]
     assert 2 == len(instants_between(MINUTELY, START_MS, START_MS + DAY_MS, 2))
+
+
+@pytest.mark.parametrize("missed", [Missed.SKIP, Missed.ONE])
+def test_no_instant_is_late_because_an_earlier_one_has_more_jitter(missed: Missed) -> None:
+    """However much longer the jitter is than the interval."""
+    at = schedule(jitter_s=600, missed=missed, overlap=Overlap.ALLOW)
+    runs: list[Due] = []
+    while at.fires_ms < START_MS + HOUR_MS:
+        operation = fired(at, at.fires_ms)
+        assert 0 == operation.missed
+        runs += operation.runs
+        at = after(at, operation)
+
+    assert [False] * len(runs) == [each.late for each in runs]
+    assert list(range(1, 1 + len(runs))) == [(run.at_ms - START_MS) // MINUTE_MS for run in runs]
+    assert len(runs) >= 50
