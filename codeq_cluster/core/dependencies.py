@@ -49,7 +49,7 @@ EDGES_MAX = 10_000  # Dependents of one task.
 INPUT_BYTES_MAX = 65_536
 INPUTS_BYTES_MAX = 2**20  # Of one task.
 
-# What one step of a walk tells, so that it delays no other decision for long.
+# What one step of walks tells, so that it delays no other decision for long.
 WALKED_MAX = 48
 WALKED_BYTES_MAX = 2**19
 

@@ -24,7 +24,6 @@ from codeq_cluster.core.dependencies import (
     DEPENDENCY_UNKNOWN,
     INPUTS_BYTES_MAX,
     UNKNOWN,
-    WALKED_BYTES_MAX,
     Dependencies,
     Dependency,
     Edge,
@@ -132,16 +131,18 @@ class Dependents:
             else:
                 self._send(cause, _watch_of(tenant, task_id, need.parent, need.terms))
 
-    def ask_again(self, row: Dependencies) -> None:
-        """Ask for every parent whose end a task still waits for."""
+    def ask_again(self, row: Dependencies) -> int:
+        """Ask for every parent whose end a task still waits for; return how many they are."""
         task = self.task(row.id)
-        self._rows[row.id] = row, replace(row, expires_ms=0)
+        before, now = self._rows.get(row.id, (row, row))  # A walk may have told it of some.
+        self._rows[row.id] = before, replace(now, expires_ms=0)
         if task is None or not task.waits_for_others:
-            return
-        for each in row.of:
-            if each.verdict is Verdict.WAITS:
-                self._ask(row, each.parent, each.terms)
+            return 0
+        waits = [each for each in now.of if each.verdict is Verdict.WAITS]
+        for each in waits:
+            self._ask(row, each.parent, each.terms)
         self._asked_again(row.id)
+        return len(waits)
 
     def relayed(self, effect: Watch | Resolve) -> None:
         """Do what a shard asks for or tells: of a parent here, or of a dependent here."""
@@ -152,14 +153,24 @@ class Dependents:
         if task is not None and task.tenant == effect.tenant:
             self._resolve(effect.dependent, effect.parent, effect.ended)
 
-    def walk_on(self, walk: Walk, most: int) -> None:
-        """Tell the next dependents of a parent; the walk ends behind the last of them."""
-        walked, size = walk.walked, 0
+    def walk_on(self, walk: Walk, most: int, bytes_max: int) -> tuple[int, int]:
+        """Tell the next dependents of a parent; the walk ends behind the last of them.
+
+        Args:
+            walk: It goes on where it has stopped.
+            most: How many dependents it may look at.
+            bytes_max: It ends after the one whose input passes this.
+
+        Returns:
+            How many it has looked at, and how much they were told.
+        """
+        walked, size, looked_at = walk.walked, 0, 0
         edges = self._view.beside(ItemKind.EDGE, walk.tenant, walk.id, after=walk.walked)
-        for looked_at, edge in enumerate(edges):
+        for edge in edges:
             assert isinstance(edge, Edge)
-            if looked_at == most or size >= WALKED_BYTES_MAX:
+            if looked_at == most or size >= bytes_max:
                 break
+            looked_at += 1
             walked = edge.dependent
             if not edge.done:
                 self._tell(edge.tenant, edge.parent, edge.dependent, walk.ended)
@@ -170,9 +181,10 @@ class Dependents:
                 self._edges[edge.id] = ItemChange(before=edge, after=after)
         else:
             self._others.append(ItemChange(before=walk, after=None))
-            return
+            return looked_at, size
         after_walk = replace(walk, walked=walked, expires_ms=self._view.now_ms)
         self._others.append(ItemChange(before=walk, after=after_walk))
+        return looked_at, size
 
     def _is_here(self, task_id: str, other: str) -> bool:
         shards = self._rules.shards

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+from operator import itemgetter
+
 from codeq_cluster.core import bulking, gating, graphing, grouping
 from codeq_cluster.core.bulk import BulkJob
 from codeq_cluster.core.cancelling import cancel_change
@@ -43,15 +47,27 @@ def advance(view: View, operation: Advance, rules: LifetimeRules) -> Decision:
         if not isinstance(item, _Stepping)
     ]
     # A step may be as much work as all others together: the next one has the next entry.
-    for item in [item for item in lapsed if isinstance(item, _Stepping)][:1]:
-        if isinstance(item, Group):
-            changes += grouping.elapsed(view, item, rules, due_ids)
-        elif isinstance(item, BulkJob):
-            pause_ms = operation.pause_ms
-            changes += bulking.elapsed(view, item, rules, due_ids, most=left, pause_ms=pause_ms)
-        elif item.id not in due_ids:
-            changes = list(graphing.elapsed(view, item, rules, changes, most=left))
+    steps = _by_turns(item for item in lapsed if isinstance(item, _Stepping))
+    if steps and isinstance(steps[0], Group):
+        changes += grouping.elapsed(view, steps[0], rules, due_ids)
+    elif steps and isinstance(steps[0], BulkJob):
+        pause_ms = operation.pause_ms
+        changes += bulking.elapsed(view, steps[0], rules, due_ids, most=left, pause_ms=pause_ms)
+    elif steps:
+        walks = [item for item in steps if isinstance(item, Walk | Dependencies)]
+        walks = [item for item in walks if item.id not in due_ids]
+        changes = list(graphing.elapsed(view, walks, rules, changes, most=left))
     return Decision(Advanced(len(changes)), tuple(changes))
+
+
+def _by_turns(items: Iterable[_Stepping]) -> list[_Stepping]:
+    """Return items in an order in which tenants take turns, each tenant's as they were."""
+    of_tenant: Counter[str] = Counter()
+    turns: list[tuple[int, _Stepping]] = []
+    for item in items:
+        turns.append((of_tenant[item.tenant], item))
+        of_tenant[item.tenant] += 1
+    return [item for _, item in sorted(turns, key=itemgetter(0))]
 
 
 def _elapsed(view: View, task_id: str, rules: LifetimeRules) -> TaskChange:

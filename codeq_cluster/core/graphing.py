@@ -9,6 +9,7 @@ from codeq_cluster.core.changes import Change, Decision, ItemChange
 from codeq_cluster.core.creating import create, made, on_its_way, refusal_of_new
 from codeq_cluster.core.dependencies import (
     EDGES_MAX,
+    WALKED_BYTES_MAX,
     WALKED_MAX,
     CreateDependent,
     CreateGraph,
@@ -111,27 +112,45 @@ def _begun(
 
 def elapsed(
     view: View,
-    item: Walk | Dependencies,
+    items: Iterable[Walk | Dependencies],
     rules: LifetimeRules,
     changes: Iterable[Change],
     *,
     most: int,
 ) -> Iterator[Change]:
-    """Yield a decision's changes with the next step of a walk, or with a dependent's questions.
+    """Yield a decision's changes with the next steps of walks and with dependents' questions.
 
     Args:
         view: The shard's state.
-        item: Whose instant has come; the decision changes its task in no other way.
+        items: Whose instants have come; the decision changes their tasks in no other way. Those for
+            which the step has no room stay due.
         rules: With the number of shards.
         changes: What the decision changes so far.
-        most: How many dependents a step may tell.
+        most: How many dependents the step may tell.
     """
     dependents = Dependents(view, rules, changes)
-    if isinstance(item, Walk):
-        dependents.walk_on(item, min(most, WALKED_MAX))
-    else:
-        dependents.ask_again(item)
+    left, bytes_left = min(most, WALKED_MAX), WALKED_BYTES_MAX
+    for number, item in enumerate(items):
+        alone = isinstance(item, Walk) and _waits(view, item.id)
+        if left <= 0 or bytes_left <= 0 or (alone and number):
+            break
+        if isinstance(item, Walk):
+            told, size = dependents.walk_on(item, left, bytes_left)
+        else:
+            told, size = dependents.ask_again(item), 0
+        left, bytes_left = left - max(1, told), bytes_left - size
+        if alone:
+            break
     yield from dependents.changes()
+
+
+def _waits(view: View, task_id: str) -> bool:
+    """Return whether a task waits again whose dependents are told that it was revived.
+
+    It may end in the same step as a parent of its own is walked, and then they are told of that.
+    """
+    task = view.task(task_id)
+    return task is not None and task.waits_for_others
 
 
 def _refused_need(

@@ -241,14 +241,71 @@ def test_a_walk_goes_on_in_steps_over_the_parents_deletion() -> None:
     assert not [each for each in cluster.views[0].items.values() if isinstance(each, Edge | Walk)]
 
 
-def test_a_step_tells_no_more_than_fits_an_entry() -> None:
-    """Sixteen results of 32 KiB are half a megabyte."""
+def test_the_walks_of_many_parents_share_steps_in_which_tenants_take_turns() -> None:
+    """What one tenant has ended before delays another's dependents by no step."""
     cluster = Cluster()
-    names = MANY[:40]
+    parents, after = MANY[: 2 * WALKED_MAX], MANY[2 * WALKED_MAX : 4 * WALKED_MAX]
+    for parent, name in zip(parents, after, strict=True):
+        cluster.ask(_task(parent))
+        cluster.ask(_after(name, parent))
+    cluster.ask(replace(_task(OTHER), tenant="b"))
+    other = replace(_task(HERE), tenant="b")
+    cluster.ask(CreateDependent(Node(other, (Need(parent=OTHER, name=OTHER),))))
+    for parent in parents:
+        cluster.ask(Cancel(request="x", id=parent, tenant="acme"))
+    cluster.views[0].now_ms += 1
+    cluster.ask(Cancel(request="x", id=OTHER, tenant="b"))
+    cluster.ask(Advance(count=1000))
+    told_first = [name for name in (HERE, *after) if cluster.state(name) is State.FAILED]
+    steps = cluster.walk()
+
+    assert WALKED_MAX == len(told_first)
+    assert HERE in told_first
+    assert 2 == steps
+    assert {State.FAILED} == {cluster.state(name) for name in after}
+
+
+def test_a_question_and_a_walk_of_one_step_know_of_each_other() -> None:
+    """The dependent asks for the parent whose end is not told, and only for that."""
+    cluster = Cluster()
+    cluster.ask(_after(HERE, PARENT, AWAY))
+    [relay] = cluster.relays(0)
+    cluster.sent.add(relay.id)
+    cluster.ask(
+        Claim(request="c", tenant="acme", worker="w", commands=(), count=1, lease_ms=60_000)
+    )
+    cluster.ask(
+        Submit(request="s", id=PARENT, tenant="acme", worker="w", status="COMPLETED", body="7")
+    )
+    cluster.views[0].now_ms += ASK_AGAIN_MS
+    cluster.ask(Advance(count=1000))
+
+    assert [Watch] == [type(relay.effect) for relay in cluster.relays(0)]
+    assert [Verdict.MET, Verdict.WAITS] == [each.verdict for each in cluster.row(HERE).of]
+    assert 2 == cluster.row(HERE).asked
+
+
+def test_a_step_tells_no_more_than_fits_an_entry() -> None:
+    """Sixteen results of 32 KiB are half a megabyte, whether of one parent or of many."""
+    cluster = Cluster()
+    names, parents, after = MANY[:40], MANY[40:80], MANY[80:120]
     for name in names:
         cluster.ask(_after(name, PARENT))
-    cluster.end_parent(body='"' + "x" * 32_766 + '"')
+    body = '"' + "x" * 32_766 + '"'
+    cluster.end_parent(body=body)
+    for parent, name in zip(parents, after, strict=True):
+        cluster.ask(_task(parent, command="other"))
+        cluster.ask(_after(name, parent))
+    cluster.ask(
+        Claim(request="o", tenant="acme", worker="w", commands=("other",), count=40, lease_ms=9_000)
+    )
+    for parent in parents:
+        cluster.ask(
+            Submit(request="s", id=parent, tenant="acme", worker="w", status="COMPLETED", body=body)
+        )
+    cluster.ask(Advance(count=1000))
 
+    assert 16 == [cluster.state(name) for name in after].count(State.READY)
     assert {State.READY} == {cluster.state(name) for name in names}
     assert 32_768 == handed(cluster.task(names[0]))
     assert 1 + 32_768 == cluster.task(names[0]).stored_bytes
