@@ -310,6 +310,7 @@ def _mix(mix: Mix) -> Mix:
         cancels=mix.cancels * SHARE,
         reads=mix.reads * SHARE,
         requeues=mix.requeues * SHARE,
+        notes=mix.notes * SHARE * 2,
         groups=mix.groups * SHARE * 2,
         graphs=mix.graphs * SHARE * 4,
         uniques=mix.uniques * SHARE * 2,

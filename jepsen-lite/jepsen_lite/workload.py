@@ -90,7 +90,8 @@ class Mix(Struct, frozen=True, kw_only=True):
             some have limits of their own, and admins pause them.
         lease_s: The range of the leases that claims ask for.
         pads: Numbers of bytes added to payloads; each create draws one.
-        cancels, reads, requeues: Operations per second on randomly chosen known tasks.
+        cancels, reads, requeues, notes: Operations per second on randomly chosen known tasks. A note
+            is a signal that no function waits for.
         settings: Added to every node's configuration.
         nemeses: Kinds of faults that it always has, beside the requested ones.
         shards_min: What a simulation must have, to show what the workload is for.
@@ -131,6 +132,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     cancels: float = 0.0
     reads: float = 2.0
     requeues: float = 0.0
+    notes: float = 0.0
     shards: int = 2
     shards_min: int = 1
     settings: Mapping[str, object] = {}
@@ -340,9 +342,9 @@ WORKLOADS: dict[str, Mix] = {
     ),
     "lanes": Mix(
         says="tasks of a few keys, one of each at a time, in order and at their rate; workers that "
-        "lose them or hold their keys, and admins who pause keys and give them limits",
+        "lose them or hold their keys, admins who pause keys and give them limits, and signals",
         proves=(*_ALWAYS, "G5", "G28", "G29", "G30"),
-        ok={"create": 150, "claim": 150, "result": 80, "nack": 10, "set-key": 20},
+        ok={"create": 150, "claim": 150, "result": 80, "nack": 10, "set-key": 20, "signal": 40},
         rate=12,
         workers=16,
         repeated=0.2,
@@ -352,6 +354,7 @@ WORKLOADS: dict[str, Mix] = {
         attempts_max=(200,),
         ways=Ways(complete=8, fail=1, late=1, beat=1, abandon=1, nack=0.5, vanish=0.5, hold=2),
         cancels=0.2,
+        notes=6.0,
         shards_min=2,
     ),
     "limits": Mix(
@@ -530,6 +533,7 @@ class Workload(Clients):
                 (F.CANCEL, mix.cancels),
                 (F.READ, mix.reads),
                 (F.REQUEUE, mix.requeues),
+                (F.SIGNAL, mix.notes),
             ):
                 # Several clients share the rate, so that one slow answer does not stop all of it.
                 meddlers = min(8, max(1, round(rate)))
@@ -833,6 +837,8 @@ class Workload(Clients):
             if not task_ids:
                 continue
             args = Args(task=process.random.choice(task_ids), command=self._mix.command)
+            if f is F.SIGNAL and (waits := self.known.open):
+                args = Args(task=process.random.choice(waits), name="note", content="1")
             answer = await self._client.invoke(process, f, args)
             if f is F.CANCEL and answer.type is Type.OK:
                 self.known.ended.add(args.task)
