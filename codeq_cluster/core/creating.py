@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -21,6 +22,9 @@ from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, More, State, Task
 from codeq_cluster.core.transitions import waiting
 from codeq_cluster.core.view import View
+
+# Of the tasks that one decision makes: the tenant, and the name that the key is known under.
+OnceNames: TypeAlias = set[tuple[str, str]]
 
 
 def create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
@@ -167,17 +171,24 @@ def made(
     *,
     more: More | None = None,
     caused_ms: int = 0,
+    keys: OnceNames | None = None,
 ) -> TaskChange | None:
     """Return the new task of a cause that is decided; None if it, or its key, is there already.
 
     Nothing refuses it, since what causes it is done. Its delay and its time to live begin at
     `caused_ms`, or now: also if that is later, by the clock of another shard that is ahead.
+
+    `keys` are those of the other tasks that the decision makes, which are not in the view; its own
+    is added.
     """
     if view.task(operation.id) is not None:
         return None
-    key = once_name(operation)
-    if key and view.keyed(operation.tenant, key) is not None:
-        return None
+    key = operation.tenant, once_name(operation)
+    if operation.idempotency_key:
+        keys = set() if keys is None else keys
+        if key in keys or view.keyed(*key) is not None:
+            return None
+        keys.add(key)
     return new_change(view, operation, rules, more=more, caused_ms=min(caused_ms, view.now_ms))
 
 

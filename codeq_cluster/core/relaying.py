@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from codeq_cluster.core.cancelling import cancel_change
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.courses import Courses, status_of
-from codeq_cluster.core.creating import made
+from codeq_cluster.core.creating import OnceNames, made
 from codeq_cluster.core.dependencies import SENT_GRACE_MS, Need, Resolve, Watch
 from codeq_cluster.core.depending import Dependents
 from codeq_cluster.core.firing import ends
@@ -65,12 +65,12 @@ class _Taking:
         self._view = view
         self._rules = rules
         self._made: dict[str, TaskChange] = {}  # By task; none of them is in the view.
-        self._keys: set[tuple[str, str]] = set()
+        self._keys: OnceNames = set()  # Of all tasks that the batch makes, members included.
         self._flows: dict[tuple[str, str], FlowRule] = {}  # By queue, the last of the batch.
         self._cancelled: dict[str, TaskChange] = {}
         self._answers: list[Cause] = []
         self._courses = Courses(view, rules)
-        self._rolls = Rolls(view, rules)
+        self._rolls = Rolls(view, rules, keys=self._keys)
         self._along_edges: list[Watch | Resolve] = []
         self._waiting: dict[str, tuple[Need, ...]] = {}  # By task that is made here.
 
@@ -117,22 +117,20 @@ class _Taking:
         yield from sent(self._view, self._answers)
 
     def _make(self, effect: RelayedTask, *, caused_ms: int) -> None:
-        create = effect.create
-        key = create.tenant, once_name(create)
+        create, more = effect.create, effect.more
         if create.id in self._made:
             return
-        change = None
-        if key not in self._keys:
-            change = made(self._view, create, self._rules, more=effect.more, caused_ms=caused_ms)
+        change = made(
+            self._view, create, self._rules, more=more, caused_ms=caused_ms, keys=self._keys
+        )
         if change is not None:
             self._made[create.id] = change
             if effect.needs:
                 self._waiting[create.id] = effect.needs
-            self._keys |= {key} if create.idempotency_key else set()
-        elif effect.more.run is not None:
-            self._answer(create.id, effect.more.run)
-        elif effect.more.member is not None and self._view.task(create.id) is None:
-            self._never_begins(create.id, create.tenant, effect.more.member, NOT_MADE)
+        elif more.run is not None:
+            self._answer(create.id, more.run)
+        elif more.member is not None and self._view.task(create.id) is None:
+            self._never_begins(create.id, create.tenant, more.member, NOT_MADE)
 
     def _answer(self, task_id: str, run: Run) -> None:
         """Report the end of a run whose task is here already: it will not report it again.
@@ -162,7 +160,9 @@ class _Taking:
         """End a run; if its task comes in the same batch, there is nothing to make."""
         begun = self._made.pop(effect.task_id, None)
         if begun is not None:
-            more = begun.after.more if begun.after is not None else None
+            assert begun.after is not None
+            self._keys.discard((begun.after.tenant, once_name(begun.after)))
+            more = begun.after.more
             if more is not None and more.member is not None:
                 self._never_begins(effect.task_id, effect.tenant, more.member, CANCELLED)
             return

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from codeq_cluster.core import courses, task_ids
 from codeq_cluster.core.cancelling import cancel_change
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
-from codeq_cluster.core.creating import made
+from codeq_cluster.core.creating import OnceNames, made
 from codeq_cluster.core.groups import (
     DEAD,
     KEPT_MS,
@@ -55,19 +55,22 @@ class Roll:
         found: The group as it stands; None for a new one.
         at: The group as it is now.
         rules: With the number of shards.
+        keys: Of the tasks that the decision makes.
 
     Attributes:
         at: The group as it is so far.
     """
 
-    def __init__(self, view: View, found: Group | None, at: Group, rules: LifetimeRules) -> None:
+    def __init__(
+        self, view: View, found: Group | None, at: Group, rules: LifetimeRules, keys: OnceNames
+    ) -> None:
         self._view = view
         self._rules = rules
         self._before = found
         self._members: dict[str, ItemChange] = {}
         self._tasks: list[TaskChange] = []
         self._causes: list[Cause] = []
-        self._keys: set[str] = set()
+        self._keys = keys
         self.at = at
 
     @property
@@ -108,24 +111,22 @@ class Roll:
         if self.member(create.id) is not None:
             return
         at, shards = self.at, self._rules.shards
-        key = once_name(create)
         membership = Membership(group=at.id, generation=at.generation, name=create.id)
         more = More(parent_id=parent_id, root_id=root_id, member=membership)
         status = CANCELLED if at.cancelled_ms else ""
         if not status and shard_of(create.id, shards) != self._home:
             self._send(create.id, 0, RelayedTask(create, more))
         elif not status:
-            change = None if key in self._keys else made(self._view, create, self._rules, more=more)
+            change = made(self._view, create, self._rules, more=more, keys=self._keys)
             if change is None:
                 status = NOT_MADE
             else:
-                self._keys |= {key} - {""}
                 self._tasks.append(change)
         row = Member(
             tenant=at.tenant,
             id=member_id(at.id, create.id),
             task_id=create.id,
-            key=key,
+            key=once_name(create),
             status=status,
             ended_ms=self._view.now_ms if status else 0,
         )
@@ -247,11 +248,20 @@ class Rolls:
         view: The shard's state.
         rules: With the number of shards.
         changes: What the decision changes so far.
+        keys: Of the tasks that the decision makes besides; those of members are added.
     """
 
-    def __init__(self, view: View, rules: LifetimeRules, changes: Iterable[Change] = ()) -> None:
+    def __init__(
+        self,
+        view: View,
+        rules: LifetimeRules,
+        changes: Iterable[Change] = (),
+        *,
+        keys: OnceNames | None = None,
+    ) -> None:
         self._view = view
         self._rules = rules
+        self._keys: OnceNames = set() if keys is None else keys
         self._known: dict[tuple[str, str], Roll | None] = {}
         self._others: list[Change] = []
         self._causes: list[Cause] = []
@@ -280,7 +290,7 @@ class Rolls:
         name = tenant, group_id
         if name not in self._known:
             found = self._found(ItemKind.GROUP, *name)
-            roll = Roll(self._view, found, found, self._rules) if isinstance(found, Group) else None
+            roll = self._roll(found, found) if isinstance(found, Group) else None
             self._known[name] = roll
             for row in self._standing.values() if roll is not None else ():
                 if isinstance(row, Member) and (row.tenant, row.group) == name and roll:
@@ -289,7 +299,7 @@ class Rolls:
 
     def begin(self, group: Group) -> Roll:
         """Return the roll of a new group."""
-        roll = Roll(self._view, None, group, self._rules)
+        roll = self._roll(None, group)
         self._known[group.tenant, group.id] = roll
         self._begun[group.tenant] = self._begun.get(group.tenant, 0) + 1
         return roll
@@ -315,8 +325,11 @@ class Rolls:
         if effect.home(shards) != new.home(shards):
             cause = with_shard(new.create.id, shards=shards, wanted=new.home(shards))
             self._causes.append(Cause(f"{cause}.0.0", cause, effect.home(shards), effect))
-        elif change := made(self._view, new.create, self._rules, more=effect.more):
+        elif change := made(self._view, new.create, self._rules, more=effect.more, keys=self._keys):
             self._others.append(change)
+
+    def _roll(self, found: Group | None, at: Group) -> Roll:
+        return Roll(self._view, found, at, self._rules, self._keys)
 
     def _tallied(self, tenant: str, more: int) -> ItemChange:
         before = self._found(ItemKind.TALLY, tenant, GROUPS)

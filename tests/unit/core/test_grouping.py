@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.core.decide import decide
@@ -28,12 +29,12 @@ from codeq_cluster.core.groups import (
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Advance, Cancel, Claim, Finish, Operation, Submit
 from codeq_cluster.core.outcomes import Claimed, GroupStands, Outcome, Rejected, Rejection
-from codeq_cluster.core.relays import Effect, Relay, Relayed, RelayedTask, TakeRelays
+from codeq_cluster.core.relays import Effect, Relay, Relayed, RelayedCancel, RelayedTask, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.sharding import shard_of, shard_of_key
+from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.tally import GROUPS, Tally
-from codeq_cluster.core.task import GroupCounts, State, Task
+from codeq_cluster.core.task import GroupCounts, Membership, More, State, Task
 from tests.fakes.dict_view import DictView
 
 SHARDS = 2
@@ -44,6 +45,8 @@ TASK = Create(command="render", payload="1", max_attempts=1)
 THEN = Create(command="report", payload="{}")
 AWAY_KEY = next(key for key in map(str, range(99)) if shard_of_key("acme", key, SHARDS) != HOME)
 AWAY = replace(TASK, idempotency_key=AWAY_KEY, fingerprint="f")
+HERE_KEY = next(key for key in map(str, range(99)) if shard_of_key("acme", key, SHARDS) == HOME)
+NEIGHBOUR = next(f"h{n}" for n in range(99) if group_shard("acme", f"h{n}", SHARDS) == HOME)
 
 
 class Cluster:
@@ -239,16 +242,54 @@ def test_a_follow_up_whose_group_is_gone_is_a_task_by_itself() -> None:
 def test_a_group_whose_member_is_not_made_does_not_wait_for_it() -> None:
     """Its key is another task's, on another shard or on this one."""
     cluster = Cluster()
-    here = next(key for key in map(str, range(99)) if shard_of_key("acme", key, SHARDS) == HOME)
-    for view, key in ((cluster.away, AWAY_KEY), (cluster.home, here)):
+    for view, key in ((cluster.away, AWAY_KEY), (cluster.home, HERE_KEY)):
         cluster.ask(replace(AWAY, id=f"t{key}", tenant="acme", idempotency_key=key), view)
-    cluster.ask(begun(AWAY, replace(AWAY, idempotency_key=here)))
+    cluster.ask(begun(AWAY, replace(AWAY, idempotency_key=HERE_KEY)))
     before = cluster.group
     cluster.deliver()
 
     assert (1, 0) == (before.live, before.ended_ms)
     assert [0] == [each.total for each in cluster.reports()]
     assert 2 == cluster.group.rows
+
+
+def with_key(number: int, group: str = "", *, generation: int = 0) -> RelayedTask | NewMember:
+    """Return a task of one key as another shard relays it: of a group, or by itself."""
+    task_id = with_shard(f"{number:032x}", shards=SHARDS, wanted=HOME)
+    create = replace(AWAY, id=task_id, tenant="acme", idempotency_key=HERE_KEY)
+    if not group:
+        return RelayedTask(create, More(parent_id="p", root_id="p"))
+    parent = Membership(group=group, generation=generation, name="p")
+    return NewMember(create=create, parent=parent, parent_id="p", root_id="p")
+
+
+@pytest.mark.parametrize("second", ["g", NEIGHBOUR, "gone", ""])
+@pytest.mark.parametrize("first", ["g", "gone", ""])
+def test_a_key_makes_one_task_of_what_arrives_together(first: str, second: str) -> None:
+    """Members of one group, of two, of one that is gone, and tasks by themselves."""
+    cluster = Cluster()
+    of = {"": 0, "gone": 1}
+    for group in ("g", NEIGHBOUR):
+        of[group] = cluster.stands(replace(begun(seal=False), id=group)).group.generation
+    effects = [
+        with_key(number, group, generation=of[group])
+        for number, group in enumerate((first, second))
+    ]
+    batch = tuple(Relayed(number, effect) for number, effect in enumerate(effects, 1))
+    cluster.ask(TakeRelays(origin=1 - HOME, after=0, relays=batch))
+
+    assert [effects[0].create.id] == list(cluster.home.tasks)
+
+
+def test_a_key_is_free_again_after_a_cancel_that_arrives_with_its_task() -> None:
+    """That task never begins, so what comes behind it has the key."""
+    cluster = Cluster()
+    first, second = with_key(1), with_key(2)
+    cancel = RelayedCancel("acme", first.create.id, "r")
+    batch = tuple(Relayed(n, effect) for n, effect in enumerate((first, cancel, second), 1))
+    cluster.ask(TakeRelays(origin=1 - HOME, after=0, relays=batch))
+
+    assert [second.create.id] == list(cluster.home.tasks)
 
 
 def test_a_cancel_that_overtakes_its_member_ends_it() -> None:
