@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core import task_ids
 from codeq_cluster.core.changes import Change, Decision, ItemChange
-from codeq_cluster.core.creating import outside_tiers, refusal_of_new
+from codeq_cluster.core.creating import on_its_way, outside_tiers, refusal_of_new
 from codeq_cluster.core.groups import (
     CANCELLED_MAX,
     DELETED_MAX,
@@ -28,7 +28,7 @@ from codeq_cluster.core.groups import (
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import GroupStands, Rejected, Rejection
 from codeq_cluster.core.placing import kept_id
-from codeq_cluster.core.rolls import Roll, Rolls
+from codeq_cluster.core.rolls import Roll, Rolls, as_member
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
@@ -65,7 +65,7 @@ def create(view: View, operation: CreateGroup, rules: LifetimeRules) -> Decision
     if refused is not None:
         return Decision(refused)
     roll = rolls.begin(group)
-    return _added(rolls, roll, tasks, seal=operation.seal, made=True)
+    return _added(view, rolls, roll, tasks, seal=operation.seal, made=True)
 
 
 def add(view: View, operation: AddMembers, rules: LifetimeRules) -> Decision:
@@ -82,7 +82,7 @@ def add(view: View, operation: AddMembers, rules: LifetimeRules) -> Decision:
     refused = _refused(view, roll.at, tasks, rules)
     if refused is not None:
         return Decision(refused)
-    return _added(rolls, roll, tasks, seal=operation.seal)
+    return _added(view, rolls, roll, tasks, seal=operation.seal)
 
 
 def seal(view: View, operation: SealGroup, rules: LifetimeRules) -> Decision:
@@ -211,21 +211,45 @@ def _refused(
 
 
 def _added(
-    rolls: Rolls, roll: Roll, tasks: tuple[Create, ...], *, seal: bool, made: bool = False
+    view: View,
+    rolls: Rolls,
+    roll: Roll,
+    tasks: tuple[Create, ...],
+    *,
+    seal: bool,
+    made: bool = False,
 ) -> Decision:
     for task in tasks:
         roll.add(task)
     if seal:
         roll.seal()
-    here = roll.tasks_here
+    here = {task.id: task for task in roll.tasks_here}
     changes = tuple(rolls.changes)
-    outcome = GroupStands(group=roll.at, made=made, names=_names(tasks), tasks=here)
+    shown = _shown(view, roll.at, tasks, here.get)
+    outcome = GroupStands(group=roll.at, made=made, names=_names(tasks), tasks=shown)
     return Decision(outcome, changes)
 
 
 def _stands(view: View, group: Group, tasks: tuple[Create, ...]) -> Decision:
-    here = tuple(task for each in tasks if (task := view.task(each.id)) is not None)
-    return Decision(GroupStands(group=group, names=_names(tasks), tasks=here))
+    shown = _shown(view, group, tasks, view.task)
+    return Decision(GroupStands(group=group, names=_names(tasks), tasks=shown))
+
+
+def _shown(
+    view: View, group: Group, tasks: tuple[Create, ...], here: Callable[[str], Task | None]
+) -> tuple[Task, ...]:
+    """Return members as they are here; others as they begin, if they have no idempotency key.
+
+    Another shard may know the key of another task. One that is gone was made by an earlier send of
+    the same request, whose answer showed it so.
+    """
+    found: list[Task] = []
+    for each in tasks:
+        task = here(each.id)
+        if task is None and not each.idempotency_key:
+            task, _ = on_its_way(as_member(group, each), now_ms=view.now_ms)
+        found += [task] if task is not None else []
+    return tuple(found)
 
 
 def _names(tasks: tuple[Create, ...]) -> tuple[FollowUp, ...]:

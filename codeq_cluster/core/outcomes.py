@@ -197,7 +197,7 @@ class GroupStands(Struct, frozen=True, array_like=True, tag="group_stands", kw_o
     Attributes:
         made: This request created it.
         names: The members that were asked for, in order.
-        tasks: Those of them that are on the group's shard.
+        tasks: Those of them that are on the group's shard, and those without an idempotency key.
     """
 
     group: Group

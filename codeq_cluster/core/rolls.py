@@ -111,13 +111,12 @@ class Roll:
         if self.member(create.id) is not None:
             return
         at, shards = self.at, self._rules.shards
-        membership = Membership(group=at.id, generation=at.generation, name=create.id)
-        more = More(parent_id=parent_id, root_id=root_id, member=membership)
+        effect = as_member(at, create, parent_id=parent_id, root_id=root_id)
         status = CANCELLED if at.cancelled_ms else ""
-        if not status and shard_of(create.id, shards) != self._home:
-            self._send(create.id, 0, RelayedTask(create, more))
+        if not status and effect.home(shards) != self._home:
+            self._send(create.id, 0, effect)
         elif not status:
-            change = made(self._view, create, self._rules, more=more, keys=self._keys)
+            change = made(self._view, create, self._rules, more=effect.more, keys=self._keys)
             if change is None:
                 status = NOT_MADE
             else:
@@ -239,6 +238,14 @@ class Roll:
         shards = self._rules.shards
         cause = with_shard(name, shards=shards, wanted=self._home)
         self._causes.append(Cause(f"{cause}.{number}.0", cause, effect.home(shards), effect))
+
+
+def as_member(
+    group: Group, create: Create, *, parent_id: str = "", root_id: str = ""
+) -> RelayedTask:
+    """Return a new member as it is sent to its shard."""
+    membership = Membership(group=group.id, generation=group.generation, name=create.id)
+    return RelayedTask(create, More(parent_id=parent_id, root_id=root_id, member=membership))
 
 
 class Rolls:

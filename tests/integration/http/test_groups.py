@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from codeq_cluster.core.groups import ADDED_MAX, group_shard
-from codeq_cluster.core.sharding import shard_of_key
+from codeq_cluster.core.sharding import shard_of_key, shard_of_queue
 from tests.integration.http.client import Answer, eventually
 from tests.integration.http.world import World, created
 
@@ -178,6 +178,35 @@ async def test_members_join_until_the_group_is_sealed(world: World, name: str) -
         (each.status, each.json["code"]) for each in (late, later)
     ]
     assert (404, "group not found") == (unknown.status, unknown.json["error"])
+
+
+async def test_a_member_joins_whose_queue_is_on_another_shard(world: World, name: str) -> None:
+    """A queue with a limit is on a shard of its own; the answer is as that of any other task."""
+    shards = world.settings.shards
+    home = group_shard("acme", name, shards)
+    queue = next(
+        queue
+        for number in range(99)
+        if shard_of_queue("acme", queue := f"{name}.{number}", shards) != home
+    )
+    rule = b'{"flow":{"maxRunning":5}}'
+    limited = await world.client.send("PUT", f"admin/topics/{queue}", rule, token=ACME)
+    assert 201 == limited.status, limited.body
+    await eventually(
+        lambda: world.client.get(f"admin/topics/{queue}", token=ACME),
+        lambda found: "settling" not in found.json,
+    )
+    await _begin(world, name)
+    member = {"command": queue, "payload": 1, "group": name}
+    answer = await _post(world, "tasks", member)
+
+    assert 202 == answer.status, answer.body
+    assert (name, "PENDING") == (answer.json["groupId"], answer.json["status"])
+    claimed = await eventually(
+        lambda: world.client.post("tasks/claim", {"commands": [queue]}, token=WORKER),
+        lambda claimed: claimed.status == 200,
+    )
+    assert answer.json["id"] == claimed.json["id"]
 
 
 async def test_members_of_other_shards_are_counted_and_come_once(world: World, name: str) -> None:

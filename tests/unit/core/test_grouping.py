@@ -31,10 +31,10 @@ from codeq_cluster.core.operations import Advance, Cancel, Claim, Finish, Operat
 from codeq_cluster.core.outcomes import Claimed, GroupStands, Outcome, Rejected, Rejection
 from codeq_cluster.core.relays import Effect, Relay, Relayed, RelayedCancel, RelayedTask, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
+from codeq_cluster.core.sharding import shard_of, shard_of_key, shard_of_lane, with_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.tally import GROUPS, Tally
-from codeq_cluster.core.task import GroupCounts, Membership, More, State, Task
+from codeq_cluster.core.task import FollowUp, GroupCounts, Membership, More, State, Task
 from tests.fakes.dict_view import DictView
 
 SHARDS = 2
@@ -44,6 +44,9 @@ HOME = group_shard("acme", "g", SHARDS)
 TASK = Create(command="render", payload="1", max_attempts=1)
 THEN = Create(command="report", payload="{}")
 AWAY_KEY = next(key for key in map(str, range(99)) if shard_of_key("acme", key, SHARDS) != HOME)
+AWAY_LANE = next(
+    key for key in map(str, range(99)) if shard_of_lane("acme", "render", key, SHARDS) != HOME
+)
 AWAY = replace(TASK, idempotency_key=AWAY_KEY, fingerprint="f")
 HERE_KEY = next(key for key in map(str, range(99)) if shard_of_key("acme", key, SHARDS) == HOME)
 NEIGHBOUR = next(f"h{n}" for n in range(99) if group_shard("acme", f"h{n}", SHARDS) == HOME)
@@ -339,6 +342,35 @@ def test_a_walk_cancels_all_members_in_steps() -> None:
 
     assert [CANCELLED_MAX, CANCELLED_MAX, 1] == steps
     assert [many] == [each.cancelled for each in cluster.reports()]
+
+
+@pytest.mark.parametrize("lane", ["", AWAY_LANE])
+def test_a_new_member_is_answered_wherever_its_shard_is(lane: str) -> None:
+    """As it begins: before its relay arrives, and to a request that is sent again after its end."""
+    cluster = Cluster()
+    cluster.ask(begun(seal=False))
+    add = AddMembers(**G, name="more", tasks=(replace(TASK, key=lane),))
+    first = cluster.stands(add)
+    for view in cluster.views:
+        view.tasks.clear()
+    again = cluster.stands(add)
+
+    assert (State.READY,) == tuple(task.state for task in first.tasks)
+    assert first.names == tuple(FollowUp(task.id) for task in first.tasks)
+    assert first.names == again.names == tuple(FollowUp(task.id) for task in again.tasks)
+    [task] = again.tasks
+    assert task.more is not None
+    assert Membership(group="g", generation=cluster.group.generation, name=task.id) == (
+        task.more.member
+    )
+
+
+def test_a_member_whose_key_another_shard_may_know_is_not_answered_as_a_task() -> None:
+    """That shard decides whether there is a new task."""
+    cluster = Cluster()
+    stands = cluster.stands(begun(AWAY, TASK))
+
+    assert [1, 2] == [len(stands.tasks), len(stands.names)]
 
 
 def test_a_group_that_nobody_seals_fails_without_a_completion_task() -> None:
