@@ -49,7 +49,7 @@ def advance(view: View, operation: Advance, rules: LifetimeRules) -> Decision:
     # A step may be as much work as all others together: the next one has the next entry.
     steps = _by_turns(item for item in lapsed if isinstance(item, _Stepping))
     if steps and isinstance(steps[0], Group):
-        changes += grouping.elapsed(view, steps[0], rules, due_ids)
+        changes += grouping.elapsed(view, steps[0], rules, due_ids, most=left)
     elif steps and isinstance(steps[0], BulkJob):
         pause_ms = operation.pause_ms
         changes += bulking.elapsed(view, steps[0], rules, due_ids, most=left, pause_ms=pause_ms)

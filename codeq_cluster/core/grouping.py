@@ -107,7 +107,9 @@ def cancel(view: View, operation: CancelGroup, rules: LifetimeRules) -> Decision
     return Decision(GroupStands(group=roll.at), changes)
 
 
-def elapsed(view: View, group: Group, rules: LifetimeRules, busy: Collection[str]) -> list[Change]:
+def elapsed(
+    view: View, group: Group, rules: LifetimeRules, busy: Collection[str], *, most: int
+) -> list[Change]:
     """Return what time does with a group: it ends unsealed, its walk goes on, or it is deleted.
 
     Args:
@@ -115,6 +117,8 @@ def elapsed(view: View, group: Group, rules: LifetimeRules, busy: Collection[str
         group: Whose instant has come.
         rules: With the number of shards.
         busy: The tasks that the decision changes already; a walk waits in front of these.
+        most: How many members a walk may cancel; fewer than `CANCELLED_MAX` if so many did not fit
+            an entry.
     """
     if group.ended_ms:
         return _deleted(view, group)
@@ -125,7 +129,8 @@ def elapsed(view: View, group: Group, rules: LifetimeRules, busy: Collection[str
         roll.overdue()
         return rolls.changes
     members = view.members(group.tenant, group.id, after=group.walked)
-    rows = list(islice(members, CANCELLED_MAX))
+    cancelled_max = min(CANCELLED_MAX, most)
+    rows = list(islice(members, cancelled_max))
     walked = group.walked
     for row in rows:
         if row.task_id in busy:
@@ -134,7 +139,7 @@ def elapsed(view: View, group: Group, rules: LifetimeRules, busy: Collection[str
             roll.cancel(row, view.task(row.task_id))
         walked = row.id.partition(":")[2]
     else:
-        if len(rows) < CANCELLED_MAX:
+        if len(rows) < cancelled_max:
             roll.at = replace(roll.at, walked="", expires_ms=0)
             return rolls.changes
     roll.at = replace(roll.at, walked=walked, expires_ms=view.now_ms)

@@ -344,6 +344,20 @@ def test_a_walk_cancels_all_members_in_steps() -> None:
     assert [many] == [each.cancelled for each in cluster.reports()]
 
 
+def test_a_walk_cancels_fewer_members_if_so_many_do_not_fit_an_entry() -> None:
+    """The next entry is smaller then, down to one change."""
+    cluster = Cluster()
+    cluster.ask(begun(TASK, TASK, TASK, seal=False))
+    cluster.ask(CancelGroup(**G))
+    steps = []
+    while not cluster.group.ended_ms:
+        before = cluster.group.cancelled
+        cluster.ask(Advance(count=1))
+        steps.append(cluster.group.cancelled - before)
+
+    assert [1, 1, 1] == steps
+
+
 @pytest.mark.parametrize("lane", ["", AWAY_LANE])
 def test_a_new_member_is_answered_wherever_its_shard_is(lane: str) -> None:
     """As it begins: before its relay arrives, and to a request that is sent again after its end."""
