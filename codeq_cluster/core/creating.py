@@ -70,7 +70,12 @@ def create_tagged(view: View, operation: CreateTagged, rules: LifetimeRules) -> 
 
 
 def refusal_of_new(
-    view: View, operation: Create, rules: LifetimeRules, *, begun: int
+    view: View,
+    operation: Create,
+    rules: LifetimeRules,
+    *,
+    begun: int,
+    queues: set[str] | None = None,
 ) -> Rejected | None:
     """Return why a task is not made now, or None.
 
@@ -80,22 +85,29 @@ def refusal_of_new(
         rules: For the tenant's budget.
         begun: How many tasks the decision has made before this one, less the waiting ones that it
             has ended.
+        queues: Those that the tasks before this one begin; its own is added.
     """
     topic = view.policy(operation.tenant, operation.command.lower()).topic
-    return _refusal(view, operation, topic, rules, begun=begun)
+    return _refusal(view, operation, topic, rules, begun=begun, queues=queues)
 
 
 def _refusal(
-    view: View, operation: Create, topic: Topic | None, rules: LifetimeRules, *, begun: int = 0
+    view: View,
+    operation: Create,
+    topic: Topic | None,
+    rules: LifetimeRules,
+    *,
+    begun: int = 0,
+    queues: set[str] | None = None,
 ) -> Rejected | None:
-    queue, budget = operation.command.lower(), rules.budget_of(operation.tenant)
+    budget = rules.budget_of(operation.tenant)
     refusal = None
     if topic is not None:
         refusal = outside_tiers(topic, operation) or _above_burst(view, topic, operation)
     if refusal is None and budget != NO_BUDGET:
         refusal = _over_budget(view, operation, budget, begun=begun)
-    if refusal is None and not view.has_queue(operation.tenant, queue):
-        refusal = too_many_queues(view, operation.tenant, rules)
+    if refusal is None:
+        refusal = too_many_queues(view, operation, operation.tenant, rules, queues)
     return refusal
 
 
@@ -156,10 +168,27 @@ def _over_budget(view: View, operation: Create, budget: Budget, *, begun: int) -
 
 
 def too_many_queues(
-    view: View, tenant: str, rules: LifetimeRules, *, begun: int = 1
+    view: View,
+    operation: Create,
+    tenant: str,
+    rules: LifetimeRules,
+    begun: set[str] | None = None,
 ) -> Rejected | None:
-    """Return the refusal that names the bound on queues, or None if so many may begin."""
-    if rules.allows_another_queue(view.most_queues(tenant) + begun - 1):
+    """Return the refusal that names the bound on queues, or None if the task's may begin.
+
+    Args:
+        view: The shard's state.
+        operation: The task; its tenant may be missing.
+        tenant: Its tenant.
+        rules: With the bound.
+        begun: The queues that the decision begins besides; the task's own is added.
+    """
+    queue = operation.command.lower()
+    begun = set() if begun is None else begun
+    if queue in begun or view.has_queue(tenant, queue):
+        return None
+    if rules.allows_another_queue(view.most_queues(tenant) + len(begun)):
+        begun.add(queue)
         return None
     return Rejected(Rejection.TOO_MANY, str(rules.queues_max))
 

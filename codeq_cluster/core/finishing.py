@@ -124,14 +124,11 @@ def _refused(view: View, operation: Finish, rules: LifetimeRules) -> Rejected | 
     tenant = operation.submit.tenant
     begun: set[str] = set()
     for asked in operation.next:
-        queue = asked.command.lower()
-        topic = view.policy(tenant, queue).topic
+        topic = view.policy(tenant, asked.command.lower()).topic
         if topic is not None and (refused := outside_tiers(topic, asked)):
             return refused
-        if queue not in begun and not view.has_queue(tenant, queue):
-            begun.add(queue)
-            if refused := too_many_queues(view, tenant, rules, begun=len(begun)):
-                return refused
+        if refused := too_many_queues(view, asked, tenant, rules, begun):
+            return refused
     return None
 
 

@@ -67,8 +67,9 @@ def create_graph(view: View, operation: CreateGraph, rules: LifetimeRules) -> De
     if misplaced:
         said = (pin_said(each, view.pins[operation.tenant, each]) for each in misplaced)
         return Decision(Rejected(Rejection.MISPLACED, ",".join(said)))
+    queues: set[str] = set()
     for begun, node in enumerate(operation.nodes):
-        refused = refusal_of_new(view, node.create, rules, begun=begun)
+        refused = refusal_of_new(view, node.create, rules, begun=begun, queues=queues)
         refused = refused or _refused_need(view, node, operation.shard, rules, besides=ids)
         if refused is not None:
             return Decision(refused)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core import task_ids
 from codeq_cluster.core.changes import Change, Decision, ItemChange
-from codeq_cluster.core.creating import on_its_way, outside_tiers, refusal_of_new
+from codeq_cluster.core.creating import on_its_way, refusal_of_new
 from codeq_cluster.core.groups import (
     CANCELLED_MAX,
     DELETED_MAX,
@@ -61,7 +61,8 @@ def create(view: View, operation: CreateGroup, rules: LifetimeRules) -> Decision
         expires_ms=view.now_ms + operation.seal_within_ms,
     )
     tasks = _named(view, group, _FIRST, operation.tasks, rules)
-    refused = _refused(view, group, tasks, rules)
+    then = () if group.then is None else (replace(group.then, tenant=group.tenant),)
+    refused = _refused(view, group, (*then, *tasks), rules)
     if refused is not None:
         return Decision(refused)
     roll = rolls.begin(group)
@@ -204,12 +205,9 @@ def _refused(
     """Return the first refusal: what another shard makes must not be refused there."""
     if group.rows + len(tasks) > MEMBERS_MAX:
         return Rejected(Rejection.TOO_MANY, "members")
-    if group.then is not None:
-        topic = view.policy(group.tenant, group.then.command.lower()).topic
-        if topic is not None and (refused := outside_tiers(topic, group.then)):
-            return refused
+    queues: set[str] = set()
     for begun, task in enumerate(tasks):
-        refused = refusal_of_new(view, task, rules, begun=begun)
+        refused = refusal_of_new(view, task, rules, begun=begun, queues=queues)
         if refused is not None:
             return refused
     return None

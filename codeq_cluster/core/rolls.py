@@ -186,22 +186,14 @@ class Roll:
 
     def overdue(self) -> None:
         """End it because nobody has sealed it in time; no completion task follows."""
-        now_ms = self._view.now_ms
-        self.at = replace(
-            self.at,
-            sealed_ms=now_ms,
-            ended_ms=now_ms,
-            reason=NOT_SEALED,
-            expires_ms=now_ms + KEPT_MS,
-        )
+        self._end(reason=NOT_SEALED)
 
     def settle(self) -> None:
         """End it if nothing more can happen to it, with its completion task."""
-        at, now_ms = self.at, self._view.now_ms
+        at = self.at
         if not at.sealed_ms or at.live or at.ended_ms:
             return
-        at = replace(at, ended_ms=now_ms, walked="", expires_ms=now_ms + KEPT_MS)
-        self.at = at
+        self._end()
         if at.then is None or (at.then_if is ThenIf.SUCCEEDED and not has_succeeded(at)):
             return
         drawn = task_ids.derived(at.tenant, f"{at.shard_name}.{at.generation}")
@@ -224,7 +216,20 @@ class Roll:
             self._send(then_id, 0, RelayedTask(create, more))
         elif change := made(self._view, create, self._rules, more=more):
             self._tasks.append(change)
-        self.at = replace(at, then_id=then_id)
+        self.at = replace(self.at, then_id=then_id)
+
+    def _end(self, reason: str = "") -> None:
+        """Note its end; of the completion task it keeps what is shown, which is not the payload."""
+        at, now_ms = self.at, self._view.now_ms
+        self.at = replace(
+            at,
+            then=at.then and replace(at.then, payload="null"),
+            sealed_ms=at.sealed_ms or now_ms,
+            ended_ms=now_ms,
+            walked="",
+            reason=reason,
+            expires_ms=now_ms + KEPT_MS,
+        )
 
     @property
     def _home(self) -> int:

@@ -239,6 +239,9 @@ async def create(call: Call) -> HttpAnswer[GroupView]:
     if not all(map(GROUP_NAME.fullmatch, names)):
         raise BAD_ID
     [group_id] = names or {new_request()}
+    items = body.tasks or ()
+    # A group is worth a create by itself: it has a row, and may have a completion task.
+    await _spend(call, len(items), besides=int(_is_given(body.then) or not items))
     within_s = SEAL_S_DEFAULT if body.seal_within_seconds is None else body.seal_within_seconds
     asked = CreateGroup(
         tenant=call.identity.tenant,
@@ -249,7 +252,7 @@ async def create(call: Call) -> HttpAnswer[GroupView]:
         on_failure=chosen(OnFailure, "onFailure", body.on_failure, INVALID_GROUP.one_of)
         or OnFailure.CONTINUE,
         seal_within_ms=within_s * 1000,
-        tasks=await _tasks(call, body.tasks or ()),
+        tasks=await _tasks(call, items),
         seal=body.seal or False,
     )
     return _reply(await call.services.broker.groups.create(caller(call), asked), status=202)
@@ -272,6 +275,7 @@ async def add(call: Call) -> HttpAnswer[GroupView]:
     body = _MEMBERS.decode(call.text)
     if body.tasks is None:
         raise _MEMBERS.unreadable.because("tasks is missing")
+    await _spend(call, len(body.tasks))
     tasks = await _tasks(call, body.tasks)
     key = (body.idempotency_key or new_request()).encode()
     name = blake2b(key, digest_size=_DIGEST_BYTES).hexdigest()
@@ -338,15 +342,19 @@ async def results(call: Call) -> HttpAnswer[MembersPage]:
     return reply(MembersPage(views, asked.cursor(b"" if edge == END else edge)))
 
 
-async def _tasks(call: Call, items: Sequence[Raw]) -> tuple[Create, ...]:
-    """Return the members that a body asks for, and count them as created."""
-    if len(items) > TASKS_MAX:
+async def _spend(call: Call, members: int, *, besides: int = 0) -> None:
+    """Count members, and what comes besides, against the tenant's rate of creates."""
+    if members > TASKS_MAX:
         raise too_many("tasks", TASKS_MAX)
     most = call.most(Scope.PRODUCER)
-    if most and len(items) > most:
-        raise too_many("tasks", most)
-    if items:
-        await call.spend(*CREATING, len(items))
+    if most and members + besides > most:
+        raise too_many("tasks", most - besides)
+    if members or besides:
+        await call.spend(*CREATING, members + besides)
+
+
+async def _tasks(call: Call, items: Sequence[Raw]) -> tuple[Create, ...]:
+    """Return the members that a body asks for."""
     call.weigh(len(items))
     bodies: list[TaskBody] = [
         TASK_SCHEMA.decode(item) async for item in in_portions(items, BODIES_AT_ONCE)
@@ -367,7 +375,7 @@ async def _tasks(call: Call, items: Sequence[Raw]) -> tuple[Create, ...]:
 
 
 async def _then(call: Call, item: Raw) -> Create | None:
-    if bytes(item) == b"null":
+    if not _is_given(item):
         return None
     try:
         body = TASK_SCHEMA.decode(item)
@@ -380,6 +388,10 @@ async def _then(call: Call, item: Raw) -> Create | None:
     if len(task.payload.encode()) > THEN_BYTES_MAX:
         raise INVALID_GROUP.about("then").because(f"then: at most {THEN_BYTES_MAX} bytes")
     return task
+
+
+def _is_given(item: Raw) -> bool:
+    return bytes(item) != b"null"
 
 
 async def _known(call: Call) -> Group:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ import pytest_asyncio
 
 from codeq_cluster.core.groups import ADDED_MAX, group_shard
 from codeq_cluster.core.sharding import shard_of_key, shard_of_queue
-from tests.integration.http.client import Answer, eventually
+from codeq_cluster.settings import LimitSettings, RateLimitSettings, TenantRateLimit
+from tests.integration.http.client import Answer, eventually, serving, single
 from tests.integration.http.world import World, created
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -336,6 +339,25 @@ async def test_requests_at_once_make_one_group(world: World, name: str) -> None:
     assert 1 == len({each["thenTaskId"] for each in begun})
     assert await _claim(world, f"{name}.then") is not None
     assert await _claim(world, f"{name}.then") is None
+
+
+async def test_groups_count_against_the_rate_of_creates(tmp_path: Path) -> None:
+    """A group is worth its members and its completion task, and never nothing."""
+    few = TenantRateLimit(tenant="acme", scope="producer", requests_per_minute=1, burst_size=4)
+    limits = RateLimitSettings(tenants=(few,))
+    settings = replace(single(tmp_path, LimitSettings()), rate_limit=limits)
+    task = {"command": "c", "payload": 1}
+    async with serving(settings) as node:
+        answers = [
+            await node.post("groups", {"then": task, "tasks": [task] * 4}),
+            await node.post("groups", {"then": task, "tasks": [task]}),
+            await node.post("groups", {"then": task}),
+            await node.post("groups", {}),
+            await node.post("groups", {"then": task}),
+        ]
+
+    assert [400, 202, 202, 202, 429] == [answer.status for answer in answers]
+    assert "invalid 'tasks' (at most 3)" == answers[0].error
 
 
 async def test_a_group_has_one_name(world: World) -> None:
