@@ -90,8 +90,8 @@ class Mix(Struct, frozen=True, kw_only=True):
             some have limits of their own, and admins pause them.
         lease_s: The range of the leases that claims ask for.
         pads: Numbers of bytes added to payloads; each create draws one.
-        cancels, reads, requeues, notes: Operations per second on randomly chosen known tasks. A note
-            is a signal that no function waits for.
+        cancels, reads, requeues: Operations per second on randomly chosen known tasks.
+        notes: Signals per second to known tasks that have not ended; no function waits for them.
         settings: Added to every node's configuration.
         nemeses: Kinds of faults that it always has, beside the requested ones.
         shards_min: What a simulation must have, to show what the workload is for.
