@@ -87,8 +87,12 @@ def of_queues(
     polled, everything = _polled(polls, now_ms=now_ms)
     waiting = sorted((row for row in rows if row.ready), key=lambda row: -row.oldest_ready_seconds)
     old = [row for row in waiting if not row.paused and row.oldest_ready_seconds >= _UNPOLLED_S]
-    unpolled = [row for row in old if not everything and row.command not in polled]
-    late = [row for row in old if row.oldest_ready_seconds >= _BEHIND_S and row not in unpolled]
+    unpolled, late = [], []
+    for row in old:
+        if not everything and row.command not in polled:
+            unpolled.append(row)
+        elif row.oldest_ready_seconds >= _BEHIND_S:
+            late.append(row)
     yield from _each(
         "unpolled",
         [(row.command, f"No worker asks for {row.command}: {_waits(row)}") for row in unpolled],

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
+
+from msgspec.structs import asdict
 
 from codeq_cluster.broker.polls import Poll
 from codeq_cluster.broker.values import ShardStatus
@@ -37,6 +40,17 @@ def row(command: str, *, ready: int = 0, oldest_s: int = 0, paused: bool = False
         paused=paused,
         rates=Rates(created=2.0, started=1.0, completed=1.0, failed=0.0),
     )
+
+
+class _ComparedRow(QueueRow):
+    """Counts how often rows are compared."""
+
+    compared: ClassVar[int] = 0
+    __hash__ = QueueRow.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        _ComparedRow.compared += 1
+        return super().__eq__(other)
 
 
 def told(rows: Sequence[QueueRow], *polls: Poll, **died: int) -> list[Problem]:
@@ -85,6 +99,18 @@ def test_a_queue_whose_workers_do_not_keep_up_is_behind() -> None:
         problem.text for problem in problems
     ]
     assert problems[0].severity is Severity.WARN
+
+
+def test_many_late_queues_are_not_compared_with_each_other() -> None:
+    """The overview of a tenant with thousands of them is made in one step of the loop."""
+    rows = [_ComparedRow(**asdict(row(f"q{n}", ready=1, oldest_s=400))) for n in range(100)]
+    problems = told(rows, Poll("w", NOW_MS, 0, tuple(each.command for each in rows[::2])))
+
+    assert 2 * (SHOWN_MAX + 1) == len(problems)
+    assert ["The same of 45 more queues"] * 2 == [
+        problem.text for problem in problems if problem.id in ("unpolled", "behind")
+    ]
+    assert 0 == _ComparedRow.compared
 
 
 def test_a_paused_queue_with_tasks_is_reported_only_as_paused() -> None:
