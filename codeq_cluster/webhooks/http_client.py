@@ -304,11 +304,12 @@ def _retry_after_s(text: str) -> float:
         return min(float(text[:9]), _RETRY_AFTER_S_MAX)
     try:
         instant = parsedate_to_datetime(text)
-    except ValueError:
+        if instant.tzinfo is None:
+            instant = instant.replace(tzinfo=UTC)
+        wait_s = (instant - datetime.now(UTC)).total_seconds()
+    except (ValueError, OverflowError):
+        # A year or a zone of many digits overflows.
         return 0.0
-    if instant.tzinfo is None:
-        instant = instant.replace(tzinfo=UTC)
-    wait_s = (instant - datetime.now(UTC)).total_seconds()
     return min(max(0.0, wait_s), _RETRY_AFTER_S_MAX)
 
 

@@ -189,10 +189,23 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
         ("soon", 0.0, 0.0),
         ("-5", 0.0, 0.0),
         ("\u0663", 0.0, 0.0),
+        ("Mon, 01 Jan 2024 00:00:00 +9999999999999", 0.0, 0.0),
+        ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", 0.0, 0.0),
         ("", 0.0, 0.0),
     ],
     # Fixed ids: pytest's workers must list the same tests.
-    ids=["seconds", "for ever", "later", "earlier", "a word", "negative", "another digit", "none"],
+    ids=[
+        "seconds",
+        "for ever",
+        "later",
+        "earlier",
+        "a word",
+        "negative",
+        "another digit",
+        "a zone beyond all",
+        "a year beyond all",
+        "none",
+    ],
 )
 async def test_a_target_can_ask_for_patience(
     header: str | timedelta, at_least_s: float, at_most_s: float
