@@ -7,6 +7,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain, islice
 from typing import Any, assert_never
 
 from codeq_cluster.broker.engine.explained import explain_task
@@ -55,7 +56,7 @@ LOOKED_AT_MAX = 1000
 LEAPS_MAX = 250
 BYTES_MAX = 4 * 2**20  # Bytes of the tasks in one answer, so that it fits a frame.
 LANES_MAX = 32  # Keys of a queue whose first task is looked up: 32 x up to 10 us.
-DEPTHS_AT_ONCE = 100  # Queues whose oldest task is looked up without a pause: 100 x up to 100 us.
+QUEUES_AT_ONCE = 100  # Queues of which a task is looked up without a pause: 100 x up to 100 us.
 
 _ORDER = tuple(QueuePlace)
 _ENDED = (QueuePlace.DONE, QueuePlace.FAILED, QueuePlace.DLQ)
@@ -81,7 +82,7 @@ async def answer(state: EngineState, question: AnyQuestion) -> Answer:
             tenant, counters = question.tenant, replica.counters
             names = replica.counted_queues(tenant)
             delayed = [queue for queue in names if counters[queue, tenant].delayed]
-            return browse_delayed(store, delayed, question, unreadable)
+            return await browse_delayed(store, delayed, question, unreadable)
         case BrowseIds() | BrowseTags() | CountSelected() | ListItems() | ListKeys():
             return _OF_ROWS[type(question)](store, question, unreadable)
         case Explain():
@@ -124,7 +125,7 @@ async def depths(state: EngineState, tenant: str, queue: str) -> list[Depth]:
                 gate.held_until_ms if gate is not None else 0,
             )
         )
-        if len(answered) % DEPTHS_AT_ONCE == 0:
+        if len(answered) % QUEUES_AT_ONCE == 0:
             await asyncio.sleep(0)
     return answered
 
@@ -172,10 +173,12 @@ def browse(
     return ShardPage(tuple(rows), END)
 
 
-def browse_delayed(
+async def browse_delayed(
     store: StateStore, queues: Iterable[str], asked: BrowseDelayed, unreadable: Unreadable
 ) -> ShardPage:
     """Return the tenant's next delayed tasks, those of all its queues in one order.
+
+    Other work on the loop gets its turn meanwhile. A task that it moves is left out.
 
     Args:
         store: The shard's state.
@@ -184,15 +187,24 @@ def browse_delayed(
         unreadable: See `Unreadable`.
     """
     wanted = [queue for queue in queues if asked.queue in ("", queue)]
-    positions = heapq.merge(*(_delays(store, queue, asked) for queue in wanted))
+    lines: list[Iterator[tuple[bytes, bytes]]] = []
+    for number, queue in enumerate(wanted, 1):
+        line = _delays(store, queue, asked)
+        lines += [chain((head,), line) for head in islice(line, 1)]
+        if number % QUEUES_AT_ONCE == 0:
+            await asyncio.sleep(0)
     rows: list[tuple[bytes, Task]] = []
-    for looked_at, (position, task_id) in enumerate(positions, 1):
+    for looked_at, (position, key) in enumerate(heapq.merge(*lines), 1):
+        task_id = keyspace.last_id(key)
+        record = store.get(keyspace.task(task_id))
         with alone(unreadable, task=task_id):
-            task = records.decode_task(_record(store, task_id))
-            if asked.only.fits(task):
+            task = None if record is None else records.decode_task(record)
+            if task and key in keyspace.index_keys(task) and asked.only.fits(task):
                 rows.append((position, task))
         if len(rows) == asked.count or looked_at == LOOKED_AT_MAX:
             return ShardPage(tuple(rows), position)
+        if looked_at % QUEUES_AT_ONCE == 0:
+            await asyncio.sleep(0)
     return ShardPage(tuple(rows), END)
 
 
@@ -360,8 +372,8 @@ def _places(queues: Iterable[str], asked: Browse) -> Iterator[tuple[str, QueuePl
                 yield queue, place
 
 
-def _delays(store: StateStore, queue: str, asked: BrowseDelayed) -> Iterator[tuple[bytes, str]]:
-    """Yield (position, task id) of a queue's delayed tasks, in pages that grow."""
+def _delays(store: StateStore, queue: str, asked: BrowseDelayed) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (position, key) of a queue's delayed tasks, in pages that grow."""
     prefix = keyspace.place_prefix(QueuePlace.DELAYED, queue, asked.tenant)
     start, end = keyspace.prefix_range(prefix)
     if asked.after:
@@ -370,7 +382,7 @@ def _delays(store: StateStore, queue: str, asked: BrowseDelayed) -> Iterator[tup
     count = 2
     while page := store.scan(start, end, count):
         for key, _ in page:
-            yield key[len(prefix) :], keyspace.last_id(key)
+            yield key[len(prefix) :], key
         if len(page) < count:
             return
         start = page[-1][0] + b"\0"

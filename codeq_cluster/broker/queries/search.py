@@ -27,9 +27,9 @@ from codeq_cluster.core.task import Task
 _I = TypeVar("_I", bound=StoredItem)
 
 # Pages read although a filter leaves them short; then the caller must ask for more. For each page,
-# a shard's leader reads at most a thousand tasks, or a quarter of that for a list by tag.
-LOOKS_MAX = 5
-TAG_LOOKS_MAX = 20
+# a shard's leader reads at most a thousand tasks, or a quarter of that for a list by tag. For one
+# of delayed tasks it reads the head of every queue as well.
+LOOKS_MAX = {Browse: 5, BrowseDelayed: 1, BrowseTags: 20}
 IDS_MAX = 10  # Ids shown for a prefix that several tasks have.
 
 
@@ -56,7 +56,7 @@ class Search:
         """Return the next tasks that are asked for, and where to go on; empty at the end."""
         rows: Rows[Task] = []
         after = asked.after
-        for _ in range(TAG_LOOKS_MAX if isinstance(asked, BrowseTags) else LOOKS_MAX):
+        for _ in range(LOOKS_MAX[type(asked)]):
             missing = replace(asked, after=after, count=asked.count - len(rows))
             found, after = await self._browser.tasks(missing, deadline=deadline)
             rows += found

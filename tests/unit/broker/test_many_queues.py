@@ -12,9 +12,10 @@ from typing import NoReturn
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.broker.engine.answers import DEPTHS_AT_ONCE, LOOKED_AT_MAX
+from codeq_cluster.broker.engine.answers import LOOKED_AT_MAX, QUEUES_AT_ONCE, browse_delayed
 from codeq_cluster.broker.engine.busy_queues import UNREAD_READS_MAX
 from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.queries.search import Search
 from codeq_cluster.broker.questions import END, Browse, BrowseDelayed, ShardPage
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.gate import PerQueue
@@ -24,12 +25,13 @@ from codeq_cluster.core.lane import FlowRule, SetFlow
 from codeq_cluster.core.limit import SHARERS_MAX, scope_of_limit
 from codeq_cluster.core.operations import Cancel, Delete, PauseQueue
 from codeq_cluster.core.outcomes import Claimed
+from codeq_cluster.core.selecting import TaskFilter
 from codeq_cluster.core.task import Counters
 from codeq_cluster.node.metrics import register_depths
 from codeq_cluster.telemetry import Metrics
 from tests.fakes.memory_store import MemoryShard, MemoryState
 
-from .conftest import Shard, TestClock, claim, create, make_shard
+from .conftest import Shard, TestClock, claim, create, make_shard, shards_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -129,7 +131,74 @@ async def test_others_get_their_turn_while_many_queues_are_counted(
         asked_most, before = max(asked_most, state.asked - before), state.asked
 
     assert _QUEUES == len(await counting)
-    assert asked_most <= 10 * DEPTHS_AT_ONCE
+    assert asked_most <= 10 * QUEUES_AT_ONCE
+
+
+async def _delay(shard: Shard) -> list[str]:
+    """Create a delayed task in each queue, and return them in the order of their time."""
+    names = [f"queue-{number:05}" for number in range(_QUEUES)]
+    later = [create(name, command=name, delay_ms=9_000_000 - n) for n, name in enumerate(names)]
+    await shard.engine.operate(later)
+    return names[::-1]
+
+
+async def test_others_get_their_turn_while_delayed_tasks_of_many_queues_are_listed(
+    many: Shard, state: _CountingState
+) -> None:
+    """Between two turns of the loop a bounded number of queues is looked at."""
+    expected = await _delay(many)
+    asked = BrowseDelayed(tenant="acme", queue="", after=b"", count=LOOKED_AT_MAX)
+    state.asked = 0
+    listing = asyncio.ensure_future(many.engine.answer(asked))
+    asked_most = before = 0
+    while not listing.done():
+        await asyncio.sleep(0)
+        asked_most, before = max(asked_most, state.asked - before), state.asked
+    page = await listing
+
+    assert isinstance(page, ShardPage)
+    assert expected[:LOOKED_AT_MAX] == [task.id for _, task in page.rows]
+    assert asked_most <= 3 * QUEUES_AT_ONCE
+
+
+async def test_a_task_that_is_moved_while_delayed_ones_are_listed_is_left_out(
+    many: Shard, state: _CountingState
+) -> None:
+    """It is no fault of a record, whether the task goes to another place or for ever."""
+    expected = await _delay(many)
+    queues = sorted(expected)
+    moved = ["ended", "gone"]
+    creates = zip(moved, queues, strict=False)
+    await many.engine.operate([create(name, command=of, delay_ms=1000) for name, of in creates])
+    asked = BrowseDelayed(tenant="acme", queue="", after=b"", count=9)
+    failures: list[None] = []
+    listing = asyncio.ensure_future(
+        browse_delayed(state, queues, asked, lambda: failures.append(None))
+    )
+    await asyncio.sleep(0)
+    await many.engine.operate([Cancel(request=name, id=name, tenant="acme") for name in moved])
+    await many.engine.operate([Delete(request="d", tenant="acme", ids=("gone",), by="op")])
+    was_done = listing.done()
+    page = await listing
+
+    assert was_done is False
+    assert expected[:9] == [task.id for _, task in page.rows]
+    assert [] == failures
+
+
+async def test_a_filter_has_the_heads_of_many_queues_read_once(
+    many: Shard, state: _CountingState
+) -> None:
+    """A page that it leaves empty says where to go on."""
+    await _delay(many)
+    only = TaskFilter(worker="nobody")
+    asked = BrowseDelayed(tenant="acme", queue="", after=b"", count=9, only=only)
+    state.asked = 0
+    found, after = await Search(shards_of(many)).found(asked, deadline=float("inf"))
+
+    assert [] == found
+    assert after
+    assert _QUEUES <= state.asked <= _QUEUES + LOOKED_AT_MAX + 10
 
 
 async def test_one_queue_is_counted_without_the_others(many: Shard, state: _CountingState) -> None:
