@@ -17,11 +17,13 @@ _LEAP_PAGE, _WALK_PAGE = 2, 32
 _Read = Callable[[bytes, bytes, int], tuple[list[bytes], bytes]]
 
 
-def every_row(store: StateStore, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the rows of start <= key < end, ascending."""
-    while page := store.scan(start, end, PAGE):
-        yield from page
-        start = page[-1][0] + b"\0"
+def every_row(
+    store: StateStore, start: bytes, end: bytes, *, page: int = PAGE
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the rows of start <= key < end, ascending; `page` of them are read at once."""
+    while rows := store.scan(start, end, page):
+        yield from rows
+        start = rows[-1][0] + b"\0"
 
 
 def next_keys(store: StateStore, start: bytes, end: bytes, limit: int) -> tuple[list[bytes], bytes]:

@@ -35,7 +35,7 @@ from codeq_cluster.broker.questions import (
     ShardPage,
     Watch,
 )
-from codeq_cluster.broker.scanning import next_keys, walk
+from codeq_cluster.broker.scanning import every_row, next_keys, walk
 from codeq_cluster.broker.values import count_error
 from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.codec.keyspace import QueuePlace
@@ -48,13 +48,15 @@ from codeq_cluster.core.selecting import steps_of
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import PRIORITY_MAX, Task
 
-ITEMS_BYTES_MAX = 2**20  # Of one page of items, so that it fits a frame of the link.
 # Rows read for one answer, counting those a filter drops and places without tasks: about 15 ms.
 LOOKED_AT_MAX = 1000
 # Leaps of a walk for one answer about all tasks with some tags, which a tenant may ask for without
 # end, each with a look at rows or at a record.
 LEAPS_MAX = 250
-BYTES_MAX = 4 * 2**20  # Bytes of the tasks in one answer, so that it fits a frame.
+# Bytes of records read for one answer, those that a filter drops included: about 3 ms. An answer
+# fits a frame of the link so, too.
+BYTES_MAX = 2**20
+RECORDS_AT_ONCE = 16  # Records that one scan reads before their bytes are counted.
 LANES_MAX = 32  # Keys of a queue whose first task is looked up: 32 x up to 10 us.
 QUEUES_AT_ONCE = 100  # Queues of which a task is looked up without a pause: 100 x up to 100 us.
 
@@ -159,10 +161,10 @@ def browse(
                 position = head + key[len(prefix) :]
                 with alone(unreadable, task=keyspace.last_id(key)):
                     record = _record(store, keyspace.last_id(key))
+                    size += len(record)
                     task = records.decode_task(record)
                     if (not asked.error or task.error == asked.error) and asked.only.fits(task):
                         rows.append((position, task))
-                        size += len(record)
                 looked_at += 1
                 full = len(rows) == asked.count or size >= BYTES_MAX
                 if full or looked_at >= LOOKED_AT_MAX:
@@ -194,14 +196,18 @@ async def browse_delayed(
         if number % QUEUES_AT_ONCE == 0:
             await asyncio.sleep(0)
     rows: list[tuple[bytes, Task]] = []
+    size = 0
     for looked_at, (position, key) in enumerate(heapq.merge(*lines), 1):
         task_id = keyspace.last_id(key)
         record = store.get(keyspace.task(task_id))
         with alone(unreadable, task=task_id):
-            task = None if record is None else records.decode_task(record)
-            if task and key in keyspace.index_keys(task) and asked.only.fits(task):
-                rows.append((position, task))
-        if len(rows) == asked.count or looked_at == LOOKED_AT_MAX:
+            if record is not None:
+                size += len(record)
+                task = records.decode_task(record)
+                if key in keyspace.index_keys(task) and asked.only.fits(task):
+                    rows.append((position, task))
+        full = len(rows) == asked.count or size >= BYTES_MAX
+        if full or looked_at == LOOKED_AT_MAX:
             return ShardPage(tuple(rows), position)
         if looked_at % QUEUES_AT_ONCE == 0:
             await asyncio.sleep(0)
@@ -211,26 +217,31 @@ async def browse_delayed(
 def browse_ids(store: StateStore, asked: BrowseIds, unreadable: Unreadable) -> ShardPage:
     """Return the tenant's first tasks whose ids begin with the prefix; other tenants' are read too.
 
-    Without more than `LOOKED_AT_MAX` tasks of any tenant under the prefix, the list is complete.
+    Without more than `LOOKED_AT_MAX` tasks of any tenant under the prefix, and `BYTES_MAX` bytes of
+    them, the list is complete.
     """
     start, end = keyspace.prefix_range(keyspace.task(asked.prefix))
-    page = store.scan(start, end, LOOKED_AT_MAX)
     rows: list[tuple[bytes, Task]] = []
-    for key, record in page:
+    size = 0
+    found = every_row(store, start, end, page=RECORDS_AT_ONCE)
+    for looked_at, (key, record) in enumerate(found, 1):
+        size += len(record)
         task_id = keyspace.last_id(key)
         with alone(unreadable, task=task_id):
             task = records.decode_task(record)
             if task.tenant == asked.tenant:
                 rows.append((task_id.encode(), task))
-        if len(rows) == asked.count:
-            return ShardPage(tuple(rows), rows[-1][0])
-    return ShardPage(tuple(rows), END if len(page) < LOOKED_AT_MAX else task_id.encode())
+        full = len(rows) == asked.count or size >= BYTES_MAX
+        if full or looked_at == LOOKED_AT_MAX:
+            return ShardPage(tuple(rows), task_id.encode())
+    return ShardPage(tuple(rows), END)
 
 
 def browse_tags(store: StateStore, asked: BrowseTags, unreadable: Unreadable) -> ShardPage:
     """Return the tenant's next tasks with some tags, the newest first.
 
-    At most `LEAPS_MAX` leaps are made; tasks that have the tags and do not fit count, too.
+    At most `LEAPS_MAX` leaps are made, and about `BYTES_MAX` bytes read; tasks that have the tags
+    and do not fit count, too.
     """
     rows: list[tuple[bytes, Task]] = []
     size, most = 0, steps_of(LEAPS_MAX, asked.tags)
@@ -240,21 +251,24 @@ def browse_tags(store: StateStore, asked: BrowseTags, unreadable: Unreadable) ->
         if task_id:
             with alone(unreadable, task=task_id):
                 record = _record(store, task_id)
+                size += len(record)
                 task = records.decode_task(record)
                 if asked.fits(task):
                     rows.append((position, task))
-                    size += len(record)
         if len(rows) == asked.count or size >= BYTES_MAX or looked == most:
             return ShardPage(tuple(rows), position)
     return ShardPage(tuple(rows), END)
 
 
 def count_selected(store: StateStore, asked: CountSelected, unreadable: Unreadable) -> Counted:
-    """Count the tasks that a bulk job would be about, as far as `LEAPS_MAX` leaps lead."""
+    """Count the tasks that a bulk job would be about.
+
+    It goes as far as `LEAPS_MAX` leaps lead, and about `BYTES_MAX` bytes.
+    """
     select, action = asked.select, asked.action
     states: Counter[int] = Counter()
     errors: Counter[str] = Counter()
-    looked = changes = 0
+    looked = changes = size = 0
     edge = END
     read = partial(next_keys, store)
     for position, task_id in walk(
@@ -263,13 +277,15 @@ def count_selected(store: StateStore, asked: CountSelected, unreadable: Unreadab
         looked += 1
         if task_id:
             with alone(unreadable, task=task_id):
-                task = records.decode_task(_record(store, task_id))
+                record = _record(store, task_id)
+                size += len(record)
+                task = records.decode_task(record)
                 if task.tenant == asked.tenant and select.fits(task):
                     states[task.state] += 1
                     changes += action.applies(task)
                     if task.error:
                         count_error(errors, task.error)
-        if looked == steps_of(LEAPS_MAX, select.tags):
+        if size >= BYTES_MAX or looked == steps_of(LEAPS_MAX, select.tags):
             edge = position
             break
     return Counted(
@@ -294,27 +310,21 @@ def list_items(store: StateStore, asked: ListItems, unreadable: Unreadable) -> I
     if asked.after:
         start = prefix + asked.after + b"\0"
     count = min(asked.count, LOOKED_AT_MAX)
-    page = store.scan(start, end, count)
     rows: list[tuple[bytes, Item]] = []
-    position = b""
     size = 0
-    for key, value in page:
-        size += len(value)
-        if rows and size > ITEMS_BYTES_MAX:
-            return ItemPage(tuple(rows), position)
+    found = every_row(store, start, end, page=RECORDS_AT_ONCE)
+    for looked_at, (key, value) in enumerate(found, 1):
         position = key[len(prefix) :]
         with alone(unreadable, kind=asked.kind.value, item=keyspace.last_id(key)):
-            record = value
-            if is_index:
-                found = store.get(keyspace.item(asked.kind, asked.tenant, keyspace.last_id(key)))
-                assert found is not None, "an item is listed and not there"
-                record = found
+            record = _item(store, asked, key) if is_index else value
+            size += len(record)
             item = records.decode_item(record)
-            if asked.owner and isinstance(item, Schedule) and item.plan.owner != asked.owner:
-                size -= len(value)
-                continue
-            rows.append((position, item))
-    return ItemPage(tuple(rows), position if len(page) == count else END)
+            is_others = isinstance(item, Schedule) and item.plan.owner != asked.owner
+            if not (asked.owner and is_others):
+                rows.append((position, item))
+        if looked_at == count or size >= BYTES_MAX:
+            return ItemPage(tuple(rows), position)
+    return ItemPage(tuple(rows), END)
 
 
 def list_keys(store: StateStore, asked: ListKeys, unreadable: Unreadable) -> ItemPage:
@@ -402,6 +412,12 @@ def _beyond(queue: str, place: QueuePlace) -> bytes:
 def _record(store: StateStore, task_id: str) -> bytes:
     record = store.get(keyspace.task(task_id))
     assert record is not None, "a task is in its queue and not there"
+    return record
+
+
+def _item(store: StateStore, asked: ListItems, key: bytes) -> bytes:
+    record = store.get(keyspace.item(asked.kind, asked.tenant, keyspace.last_id(key)))
+    assert record is not None, "an item is listed and not there"
     return record
 
 

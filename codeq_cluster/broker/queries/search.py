@@ -27,8 +27,8 @@ from codeq_cluster.core.task import Task
 _I = TypeVar("_I", bound=StoredItem)
 
 # Pages read although a filter leaves them short; then the caller must ask for more. For each page,
-# a shard's leader reads at most a thousand tasks, or a quarter of that for a list by tag. For one
-# of delayed tasks it reads the head of every queue as well.
+# a shard's leader reads at most a thousand tasks, or fewer large ones; a quarter of that for a list
+# by tag. For one of delayed tasks it reads the head of every queue as well.
 LOOKS_MAX = {Browse: 5, BrowseDelayed: 1, BrowseTags: 20}
 IDS_MAX = 10  # Ids shown for a prefix that several tasks have.
 

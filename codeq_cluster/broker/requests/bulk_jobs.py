@@ -30,7 +30,7 @@ from codeq_cluster.core.selecting import Selection
 from codeq_cluster.core.sharding import shard_of_key
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
-# Looks of one count at each shard, 250 rows each: about a second and a half of its leader.
+# Looks of one count at each shard, at most 250 rows each: about a second and a half of its leader.
 LOOKS_MAX = 400
 
 _T = TypeVar("_T")
