@@ -51,7 +51,7 @@ async def around(graphs: Graphs, sources: Sources, caller: Caller, task: Task) -
     async def look() -> list[NodeView]:
         return _nodes(await graphs.neighbours(caller, task.id) or [])
 
-    return await sources.shared.of(("graph", caller.tenant, task.id), _KEPT_S, look)
+    return await sources.shared.of(caller.tenant, ("graph", task.id), _KEPT_S, look)
 
 
 def _nodes(found: Sequence[Neighbour]) -> list[NodeView]:

@@ -40,7 +40,7 @@ async def look(call: Call, sources: Sources) -> LimitsLook:
         found, edge = await call.services.broker.operators.items(wanted, deadline=asking.deadline)
         return [each for each in found if isinstance(each, Limit)], bool(edge)
 
-    limits, more = await sources.shared.of(("limits", asking.tenant), _LISTED_S, listed)
+    limits, more = await sources.shared.of(asking.tenant, "limits", _LISTED_S, listed)
     now_ms = sources.now_ms()
     return LimitsLook(limits=[_row(each, sources, now_ms) for each in limits], more=more)
 

@@ -59,7 +59,7 @@ async def look(call: Call, sources: Sources) -> Overview:
     if Role.OPERATOR in roles:
         found += problems.of_cluster(await sources.reports())
         found += problems.of_shards(call.services.broker.shard_status())
-        loads = await sources.shared.of("tenants", 2, sources.depths.tenants)
+        loads = await sources.shared.of(None, "tenants", 2, sources.depths.tenants)
         loads = sorted(loads, key=lambda load: -load.counters.ready)
         tenants_all = len(loads)
         tenants = [

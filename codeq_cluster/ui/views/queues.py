@@ -97,7 +97,7 @@ async def all_rows(tenant: str, sources: Sources) -> list[QueueRow]:
         found = await depths(tenant, sources)
         waiting = [queue for queue, counters in found.items() if counters.ready]
         oldest = await sources.shared.of(
-            ("oldest", tenant), _OLDEST_S, lambda: sources.depths.oldest_ready_ms(tenant, waiting)
+            tenant, "oldest", _OLDEST_S, lambda: sources.depths.oldest_ready_ms(tenant, waiting)
         )
         rates = await sources.rates(tenant)
         paused = sources.depths.paused(tenant)
@@ -113,7 +113,7 @@ async def all_rows(tenant: str, sources: Sources) -> list[QueueRow]:
             async for queue in in_portions(found.keys() | paused)
         ]
 
-    return await sources.shared.of(("rows", tenant), 1, make)
+    return await sources.shared.of(tenant, "rows", 1, make)
 
 
 def _rates(flows: list[int] | None) -> Rates:

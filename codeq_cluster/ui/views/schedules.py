@@ -121,7 +121,9 @@ async def look(call: Call, sources: Sources) -> ScheduleDetail:
     now_ms = sources.now_ms()
     span = span_of(found, now_ms)
     # One answer for all who look on, apart from the loop.
-    answer = await sources.shared.of(span, _ASKED_S, lambda: asyncio.to_thread(ask_calendar, span))
+    answer = await sources.shared.of(
+        found.tenant, span, _ASKED_S, lambda: asyncio.to_thread(ask_calendar, span)
+    )
     drawn = strip(found, span, answer, now_ms)
     return schedule_detail(found, answer, drawn, call.identity)
 

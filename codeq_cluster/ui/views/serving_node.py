@@ -74,7 +74,7 @@ async def totals(call: Call, sources: Sources) -> Totals | None:
 
 async def depths(tenant: str, sources: Sources) -> dict[str, Counters]:
     """Return the tenant's queues, at most a moment old."""
-    return await sources.shared.of(("depths", tenant), 1, lambda: sources.depths.queues(tenant))
+    return await sources.shared.of(tenant, "depths", 1, lambda: sources.depths.queues(tenant))
 
 
 def totals_of(queues: dict[str, Counters]) -> Totals:

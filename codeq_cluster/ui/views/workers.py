@@ -75,7 +75,7 @@ class _Worker:
 async def look(call: Call, sources: Sources) -> Workers:
     """Return the tenant's workers, those with the latest poll first."""
     tenant = call.identity.tenant
-    held, complete = await sources.shared.of(("leases", tenant), _LEASES_S, lambda: _leases(call))
+    held, complete = await sources.shared.of(tenant, "leases", _LEASES_S, lambda: _leases(call))
     found = _merged(await sources.workers(tenant), held)
     now_ms = sources.now_ms()
     order = sorted(found.items(), key=lambda each: (-each[1].last_ms, each[0]))
