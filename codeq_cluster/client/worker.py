@@ -129,7 +129,8 @@ class Worker:
             host=self.health_host, port=self.health_port, silent_s_max=self.silent_s_max
         )
         self._threads = Threads()
-        self._handlers: dict[str, Registered] = {}
+        self._commands: list[str] = []  # As registered: tokens compare their case.
+        self._handlers: dict[str, Registered] = {}  # By command in lower case, as queues ignore it.
         self._schedules: dict[str, NewSchedule] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked_to_stop = False
@@ -156,8 +157,8 @@ class Worker:
         function, or any other, which runs in a thread.
 
         Args:
-            commands: At least one; `*` stands for every command that the token allows and that has
-                no handler.
+            commands: At least one; queues ignore case, and so does this. `*` stands for every
+                command that the token allows and that has no handler.
             errors: What to do when the handler raises one of these or a subclass: `Fail()`, or
                 `Retry(after=60)`.
             timeout: How long the handler may take, a number in seconds; None for the worker's.
@@ -177,7 +178,7 @@ class Worker:
         limit = self._limit if timeout is None else Limit(_limit_s(timeout), "handler")
         if not commands:
             raise ConfigInvalid("task(): no command is named; name at least one, or *")
-        taken = sorted(self._handlers.keys() & set(commands))
+        taken = [each for each in commands if each.lower() in self._handlers]
         if taken:
             raise ConfigInvalid(f"task({taken[0]!r}): it has a handler; give one per command")
         scheduled: dict[str, NewSchedule] = {}
@@ -203,7 +204,8 @@ class Worker:
                 threads=self._threads,
                 limit=limit,
             )
-            self._handlers.update(dict.fromkeys(commands, registered))
+            self._commands += commands
+            self._handlers.update((each.lower(), registered) for each in commands)
             self._schedules.update(scheduled)
             return handler
 
@@ -251,10 +253,8 @@ class Worker:
 
     def wants(self, command: str) -> bool:
         """Return whether the worker can take a task of a command now."""
-        known = {name.lower() for name in self._handlers}  # Queues ignore case.
         serves = self._loop is not None and not self._stopping.is_set()
-        free = self.running < self.concurrency
-        return serves and free and (EVERY_COMMAND in known or command.lower() in known)
+        return serves and self.running < self.concurrency and self._handler_of(command) is not None
 
     def stop(self) -> None:
         """Stop claiming; handlers that outlast `grace_s` are cancelled, and their tasks returned.
@@ -311,7 +311,7 @@ class Worker:
         log.info(
             "%s works on %s, %d at once, at %s",
             self.name,
-            ", ".join(self._handlers),
+            ", ".join(self._commands),
             self.concurrency,
             ", ".join(self._leases.nodes),
         )
@@ -361,7 +361,7 @@ class Worker:
 
     async def _claim(self, count: int) -> Sequence[TaskRecord]:
         """Return claimed tasks; none if the worker cannot go on, which also stops it."""
-        commands = () if EVERY_COMMAND in self._handlers else tuple(self._handlers)
+        commands = () if EVERY_COMMAND in self._commands else self._commands
         self.health.claiming()
         try:
             claimed = await self._leases.claim(
@@ -378,8 +378,11 @@ class Worker:
         self.health.claimed()
         return claimed
 
+    def _handler_of(self, command: str) -> Registered | None:
+        return self._handlers.get(command.lower()) or self._handlers.get(EVERY_COMMAND)
+
     async def _work(self, task: TaskRecord, stopping: asyncio.Task[None]) -> None:
-        handler = self._handlers.get(task.command) or self._handlers.get(EVERY_COMMAND)
+        handler = self._handler_of(task.command)
         assert handler is not None, "the broker gave a task of a command that was not claimed"
         delivery = ClaimedDelivery(
             self._leases,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from codeq_cluster.client import Ended, Ending, Fail, MsgspecCodec, Retry, Task, Worker
+from codeq_cluster.client import Ended, Ending, Fail, MsgspecCodec, Retry, State, Task, Worker
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.testing.broker import LocalBroker
 from tests.harness.http import HttpClient
@@ -215,6 +215,26 @@ async def _work_off_three(broker: LocalBroker, seen: list[tuple[str, str]]) -> N
         for command in ("one-of", "two-of", "three-of"):
             await client.create(command, 1)
     await worker.serve(tasks_max=3)
+
+
+async def test_a_handler_gets_what_a_producer_spells_in_another_case(broker: LocalBroker) -> None:
+    """Queues ignore case, so this is the queue of the handler, and takes no second one."""
+    seen: list[str] = []
+    worker = broker.worker()
+
+    @worker.task("Spelled-Apart")
+    async def handler(task: Task[int]) -> None:
+        seen.append(task.command)
+
+    with pytest.raises(ConfigInvalid, match="it has a handler"):
+        worker.task("spelled-apart")
+    async with broker.client() as client:
+        made = await client.create("spelled-apart", 1)
+        await worker.serve(tasks_max=1)
+        record = await client.task(made.id)
+
+    assert ["spelled-apart"] == seen
+    assert State.DONE is record.state
 
 
 async def test_a_codec_of_one_s_own_reads_and_writes(broker: LocalBroker) -> None:

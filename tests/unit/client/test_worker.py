@@ -125,6 +125,22 @@ async def test_what_a_handler_returns_is_the_result() -> None:
     assert (["greet"], 1) == (peer.claims[0]["commands"], peer.claims[0]["count"])
 
 
+async def test_a_claim_names_commands_as_they_were_registered() -> None:
+    """Tokens compare their case, although the task may come in another one."""
+    peer = _Peer(_task())
+
+    async def handler(_: Task) -> None:
+        return None
+
+    async with peer.served() as url:
+        worker = Worker([url], token="t", discover=False)
+        worker.task("Greet", "other")(handler)
+        await worker.serve(tasks_max=1)
+
+    assert ["Greet", "other"] == peer.claims[0]["commands"]
+    assert ["result"] == [verb for verb, _ in peer.heard]
+
+
 @pytest.mark.parametrize(
     ("result", "sent"), [(None, {}), (Raw(b" null "), {}), (Raw(b"[1]"), [1]), ("x", "x")]
 )
