@@ -172,6 +172,11 @@ def tag_of(task: TaskRecord) -> str:
     return f"{task.id}.{task.lease_token}"
 
 
+def has_lease(tag: str) -> bool:
+    """Return whether a delivery was claimed; a broadcast was not, and has no end."""
+    return not tag.endswith(".0")
+
+
 def this_worker() -> str:
     """Return what the broker calls this process, for people."""
     return f"{_NO_NAME.sub('-', socket.gethostname())[:100]}:{os.getpid()}"

@@ -27,7 +27,6 @@ from codeq_cluster.integrations.celery.messages import (
     command_of,
     message_of,
     payload_of,
-    queue_of,
     task_of,
 )
 from codeq_cluster.integrations.chains import Chain
@@ -117,6 +116,8 @@ class Channel(virtual.Channel):
         super().__init__(connection, **options)
         self._link = connection.link
         self._no_ack: set[str] = set()
+        # By queue. Kombu keeps one for a whole connection, which may be another channel's.
+        self._takers: dict[str, Callable[[dict[str, Any]], Any]] = {}
         self.deliveries = Deliveries(
             self._link, lease_s=int(self.lease_seconds), wake=connection.wake, worker=this_worker()
         )
@@ -179,13 +180,16 @@ class Channel(virtual.Channel):
             elif name == queue and self.typeof(exchange).type == "fanout":
                 self._listen(queue, exchange)
         super().basic_consume(queue, no_ack, callback, consumer_tag, **options)
+        self._takers[queue] = self.connection._callbacks[queue]  # noqa: SLF001 - of Kombu's base
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """Consume from a queue no more."""
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
-        if queue is not None and not _is_of_replies(queue) and queue not in self._active_queues:
-            self._ears.leave(queue)
+        if queue is not None and queue not in self._active_queues:
+            self._takers.pop(queue, None)
+            if not _is_of_replies(queue):
+                self._ears.leave(queue)
 
     def after_reply_message_received(self, queue: str) -> None:
         """Forget a queue of replies, which nobody reads any more."""
@@ -206,7 +210,7 @@ class Channel(virtual.Channel):
         """Deliver one message that has come, or claim some in the background."""
         if (heard := self._ears.next(self._active_queues)) is not None:
             queue, said = heard
-            self.connection._deliver(message_of(said, tag=tag_of(said)), queue)  # noqa: SLF001
+            self._takers[queue](message_of(said, tag=tag_of(said)))
             return True
         task = None if self._awaits_broadcasts() else self.deliveries.next()
         if task is not None:
@@ -237,8 +241,8 @@ class Channel(virtual.Channel):
         )
 
     def _deliver(self, task: TaskRecord) -> None:
-        queue = queue_of(task.command)
-        if queue not in self.connection._callbacks:  # noqa: SLF001 - of Kombu's base
+        queue = self._queue_of(task.command)
+        if queue is None:
             # Its consumer was cancelled while the claim was under way.
             self.deliveries.give_back(tag_of(task))
             return
@@ -247,7 +251,13 @@ class Channel(virtual.Channel):
             return
         if queue in self._no_ack:
             self.deliveries.acknowledge(tag_of(task))
-        self.connection._deliver(message, queue)  # noqa: SLF001
+        self._takers[queue](message)
+
+    def _queue_of(self, command: str) -> str | None:
+        """Return the queue of Kombu's that is consumed as one here, or None."""
+        wanted = command.lower()  # Its publisher's spelling: queues ignore case.
+        consumed = (each for each in self._active_queues if command_of(each).lower() == wanted)
+        return next(consumed, None)
 
     def _message(self, task: TaskRecord) -> dict[str, Any] | None:
         """Return the message of a task, or None if it is none of Kombu's, and a dead letter now."""
@@ -297,7 +307,7 @@ class Channel(virtual.Channel):
         self.connection.ask(self._link.client.create(**fields))
 
     def _get(self, queue: str, **_: Any) -> dict[str, Any]:
-        task = self.deliveries.get(command_of(queue))
+        task = self.connection.call(lambda: self.deliveries.get(command_of(queue)))
         message = None if task is None else self._message(task)
         if message is None:
             raise Empty

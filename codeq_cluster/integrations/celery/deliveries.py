@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from codeq_cluster.client import TOO_EARLY, Refused, TaskRecord, Unreachable
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.integrations.holding import END_WITHIN_S, WAIT_S, Holding, tag_of
+from codeq_cluster.integrations.holding import END_WITHIN_S, WAIT_S, Holding, has_lease, tag_of
 from codeq_cluster.integrations.link import Forked, Link, may_pass
 
 _PAUSE_S: Final = 1.0  # After a claim that was refused.
@@ -76,12 +76,19 @@ class Deliveries:
         """Claim tasks in the background, unless those of another claim are awaited or here."""
         if self._arrived or self._failure or (self._claiming and not self._claiming.done()):
             return
-        self._claiming = self._link.start(self._claim(commands, count=count, wait_s=WAIT_S))
+        self._claiming = self._link.start(self._fetch(commands, count=count))
 
     def get(self, command: str) -> TaskRecord | None:
-        """Claim one task now, or return None."""
-        self._link.run(self._claim([command], count=1, wait_s=0))
-        return self.next()
+        """Return a task of a command that was not handed out yet or can be claimed now, or None.
+
+        Raises:
+            CodeqError: The broker does not answer, or refuses.
+        """
+        for task in tuple(self._arrived):
+            if task.command.lower() == command.lower():
+                self._arrived.remove(task)
+                return task
+        return next(iter(self._link.run(self._claim([command], count=1, wait_s=0))), None)
 
     def acknowledge(self, tag: str, *, wait: bool = False) -> None:
         """End a task as completed; `wait` for the broker to have taken it."""
@@ -129,31 +136,40 @@ class Deliveries:
     ) -> None:
         task = self._unacknowledged.pop(tag, None)
         if task is None:
+            if has_lease(tag):
+                log.warning("message %s: not held here, so its end is not sent", tag)
             return
         self._wake.set()
         ending = self._link.send_off(self._ended(tag, task, request))
         if wait:
             ending.result()
 
-    async def _claim(self, commands: Sequence[str], *, count: int, wait_s: int) -> None:
+    async def _fetch(self, commands: Sequence[str], *, count: int) -> None:
+        try:
+            tasks = await self._claim(commands, count=count, wait_s=WAIT_S)
+        except (Refused, Unreachable) as error:
+            if may_pass(error):
+                log.warning("no messages, trying again: %s", error)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                self._failure = error
+        else:
+            self._arrived_s = time.monotonic()
+            self._arrived.extend(tasks)
+        self._wake.set()
+
+    async def _claim(
+        self, commands: Sequence[str], *, count: int, wait_s: int
+    ) -> Sequence[TaskRecord]:
         under_way = asyncio.current_task()
         assert under_way is not None
         self._claims.add(under_way)
-        tasks: Sequence[TaskRecord] = ()
         try:
             tasks = await self._holding.claim(commands, count=count, wait_s=wait_s)
-        except (Refused, Unreachable) as error:
-            if wait_s == 0 or not may_pass(error):
-                self._failure = error
-            else:
-                log.warning("no messages, trying again: %s", error)
-                await asyncio.sleep(_PAUSE_S)
         finally:
             self._claims.discard(under_way)
         self._unacknowledged.update((tag_of(task), task) for task in tasks)
-        self._arrived_s = time.monotonic()
-        self._arrived.extend(tasks)
-        self._wake.set()
+        return tasks
 
     async def _rejected(self, task: TaskRecord, reason: str) -> None:
         leases, error = self._link.leases, f"REJECTED: {reason}"

@@ -26,7 +26,6 @@ DRAWN: Final = "drawn-when-sent"
 
 _NAME_CHARS_MAX: Final = 128
 _FOREIGN: Final = re.compile(rb"[^A-Za-z0-9._-]")
-_ESCAPED: Final = re.compile(r":([0-9a-f]{2})")
 _EMBEDDED: Final = "json"
 
 
@@ -53,11 +52,6 @@ def command_of(queue: str) -> str:
             "each outside of A-Za-z0-9._- counts as three for each of its bytes"
         )
     return command
-
-
-def queue_of(command: str) -> str:
-    """Return the queue of Kombu's for one here."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), command).encode("latin-1").decode()
 
 
 def task_of(

@@ -66,7 +66,9 @@ async def _heard(chain: Chain, place: Any, count: int, *, wait_s: float = 30) ->
     return numbers
 
 
-def test_each_consumer_hears_what_is_said_from_its_begin_on(url: str) -> None:
+def test_each_consumer_hears_what_is_said_from_its_begin_on(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """In one order, acknowledged or not; nothing is kept for a consumer that is not there."""
     exchange = Exchange("news", "fanout")
     heard: dict[str, list[object]] = {"a": [], "b": []}
@@ -90,6 +92,24 @@ def test_each_consumer_hears_what_is_said_from_its_begin_on(url: str) -> None:
                     connection.drain_events(timeout=WITHIN_S)
 
     assert {"a": [1, 2, 2], "b": [1, 2, 2]} == heard
+    assert "not held here" not in caplog.text
+
+
+def test_two_channels_of_a_connection_hear_a_copy_each(url: str) -> None:
+    """The messages of a queue that both consume go to the consumer of the channel that heard it."""
+    queue, heard = Queue("shared-news", Exchange("shared-news", "fanout")), list[tuple[str, int]]()
+    with Connection(url) as connection:
+        for name in "a", "b":
+
+            def note(message: Any, name: str = name) -> None:
+                heard.append((name, message.decode()))
+
+            Consumer(connection.channel(), queue, on_message=note, accept=["json"]).consume()
+        connection.Producer(serializer="json").publish(1, exchange=queue.exchange)
+        while len(heard) < 2:
+            connection.drain_events(timeout=WITHIN_S)
+
+    assert [("a", 1), ("b", 1)] == sorted(heard)
 
 
 def test_a_worker_answers_and_takes_commands(app: Celery) -> None:

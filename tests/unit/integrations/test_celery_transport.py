@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -305,6 +306,112 @@ def test_queues_are_counted_and_purged(connection: Connection) -> None:
     assert None is channel.basic_get("counted")
     with pytest.raises(ChannelError, match="NOT_FOUND"):
         channel.queue_declare("never-was", passive=True)
+
+
+def test_a_message_comes_to_a_consumer_that_spells_its_queue_in_another_case(
+    broker: LocalBroker, connection: Connection
+) -> None:
+    """Queues ignore case, so it is not given back and claimed again until it is a dead letter."""
+    _publish(connection, "spelled", 1)
+
+    assert [1] == _received(connection, Queue("Spelled"), count=1, act=_ack)
+    connection.close()
+    assert [(State.DONE, 1)] == [(t.state, t.attempts) for t in _tasks(broker, "spelled")]
+
+
+def test_channels_that_share_a_connection_and_a_queue_end_what_they_claimed(
+    broker: LocalBroker, connection: Connection
+) -> None:
+    """Each hands its message to its own consumer, whose acknowledgement reaches the broker."""
+    held: list[Any] = []
+    for n in range(2):
+        _publish(connection, "shared", n)
+        Consumer(
+            connection.channel(),
+            Queue("shared"),
+            on_message=held.append,
+            prefetch_count=1,
+            accept=["json"],
+        ).consume()
+    while len(held) < 2:
+        connection.drain_events(timeout=20)
+    channels = {message.channel for message in held}
+    for message in held:
+        message.ack()
+    connection.close()
+
+    assert 2 == len(channels)
+    assert [(State.DONE, 1)] * 2 == [(t.state, t.attempts) for t in _tasks(broker, "shared")]
+
+
+def test_a_consumer_stays_when_another_channel_s_of_its_queue_is_cancelled(
+    broker: LocalBroker, connection: Connection
+) -> None:
+    """Kombu forgets the callback of the queue for the whole connection then."""
+    cancelled = Consumer(connection.channel(), Queue("left"), on_message=_ack, accept=["json"])
+
+    def publish(message: Any) -> None:
+        message.ack()
+        if message.decode() == 1:
+            _publish(connection, "left", 2)
+
+    _publish(connection, "left", 1)
+    with Consumer(connection.channel(), Queue("left"), on_message=publish, accept=["json"]):
+        cancelled.consume()
+        cancelled.cancel()
+        for _ in range(2):
+            connection.drain_events(timeout=20)
+    connection.close()
+
+    assert {(State.DONE, 1)} == {(t.state, t.attempts) for t in _tasks(broker, "left")}
+
+
+def test_an_acknowledgement_of_what_is_not_held_is_logged(
+    connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would otherwise be lost in silence: the message of another channel, or of a closed one."""
+    connection.default_channel.basic_ack("stranger.7")
+
+    assert ["message stranger.7: not held here, so its end is not sent"] == [
+        record.message for record in caplog.records
+    ]
+
+
+def test_a_get_leaves_the_messages_of_other_queues_to_their_consumers(
+    connection: Connection,
+) -> None:
+    """Also on a channel that has claimed more than it has handed out."""
+    for n in range(2):
+        _publish(connection, "consumed", n)
+    _publish(connection, "got", "got")
+    got: list[object] = []
+
+    def on_message(message: Any) -> None:
+        got.append(message.decode())
+        message.ack()
+        if len(got) == 1:
+            found = message.channel.basic_get("Got")
+            got.append(found.decode())
+            found.ack()
+
+    with Consumer(connection.channel(), Queue("consumed"), on_message=on_message, accept=["json"]):
+        while len(got) < 3:
+            connection.drain_events(timeout=20)
+
+    assert [0, "got", 1] == got
+
+
+def test_a_get_from_a_cluster_that_is_away_fails_as_kombu_expects(tmp_path: Path) -> None:
+    """Its callers open another connection after such an error."""
+    with LocalBroker(tmp_path) as gone:
+        opened = Connection(
+            gone.url.replace("http://", f"codeq://{gone.token}@"),
+            transport_options={"deadline_seconds": 0},
+        )
+        channel = opened.default_channel
+    with pytest.raises(BrokerAway):
+        channel.basic_get("away")
+    assert isinstance(BrokerAway(), opened.connection_errors)
 
 
 def test_a_wrong_token_and_an_absent_cluster_are_told_apart(url: str, closed_url: str) -> None:
