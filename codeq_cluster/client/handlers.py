@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from traceback import format_exception_only
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from codeq_cluster.client.codecs import Codec
@@ -34,8 +35,8 @@ from codeq_cluster.client.producing import NewTask, body_of, whole_seconds
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.saying import Said
 from codeq_cluster.client.steps import Parked, Recorder, StepLog
-from codeq_cluster.client.threads import Threads
-from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.client.threads import Threads, told
+from codeq_cluster.errors import ConfigInvalid, first_of
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ Handler = Callable[[Task[Any]], Awaitable[object]] | Callable[[Task[Any]], objec
 Meaning = Fail | Retry | Reject
 
 _REASON_CHARS_MAX: Final = 1024  # The broker cuts a longer one.
+_AFTER_S_MAX: Final = 366 * 86_400  # Above the broker's bound; it reads no number of any size.
 _ERROR_CHARS_MAX: Final = 8192  # At most 32 KiB of UTF-8, half of the broker's bound.
 
 
@@ -143,13 +145,22 @@ class Registered:
         """Return the outcome of a handler that raised."""
         if isinstance(error, HandlerUnfit):
             return Unfit(error)
+        try:
+            return self._meant(error)
+        except Exception as unread:  # noqa: BLE001, what is raised is its author's
+            # The text of either may be what cannot be read.
+            [why, *_] = format_exception_only(unread)
+            reason = f"{type(error).__name__}: what it says cannot be read: {why.strip()}"
+            return GivenBack(reason[:_REASON_CHARS_MAX], error=error)
+
+    def _meant(self, error: Exception) -> Outcome:
         meaning, text = self._meaning(error)
         match meaning:
             case Fail():
                 text = text[:_ERROR_CHARS_MAX].strip() or "the handler failed the task"
                 return self._followed(Failed(text), meaning.next)
             case Retry():
-                delay_s = whole_seconds(meaning.after)
+                delay_s = min(whole_seconds(meaning.after), _AFTER_S_MAX)
                 return GivenBack(text[:_REASON_CHARS_MAX], delay_s, hold=meaning.hold)
             case Reject():
                 return Rejects(text[:_REASON_CHARS_MAX])
@@ -166,9 +177,12 @@ class Registered:
         return replace(outcome, next=bodies)
 
     async def _handle(self, task: Task[Any]) -> object:
-        handled = self._handler(task)
-        assert inspect.isawaitable(handled)
-        return await handled
+        try:
+            handled = self._handler(task)
+            assert inspect.isawaitable(handled)
+            return await handled
+        except SystemExit as error:
+            raise told(error) from error
 
     def _meaning(self, error: Exception) -> tuple[Meaning | None, str]:
         if isinstance(error, Fail | Retry | Reject):
@@ -239,12 +253,14 @@ class HandlerCall:
             raise
         try:
             result = handled.result()
-        except Parked as parked:
-            return Waits(parked.step)
         except asyncio.CancelledError:
             return GivenBack("the handler was cancelled")
-        except Exception as error:  # noqa: BLE001, a handler is its author's
-            return self._handler.raised(error)
+        except BaseException as error:
+            if (step := _parked_at(error)) is not None:
+                return Waits(step)
+            if isinstance(error, Exception):
+                return self._handler.raised(error)
+            raise
         if steps.unasked:
             log.warning(
                 "task %s %s has recorded steps that its function did not ask for: %s",
@@ -272,6 +288,13 @@ class HandlerCall:
                 error.__cause__ = cut  # Its traceback shows where the handler was.
         # A result after the end of its time is not taken: producers rely on the limit.
         return GivenBack(str(error), error=error)
+
+
+def _parked_at(error: BaseException) -> str | None:
+    """Return the step at which the handler has parked its task, alone or in a group, or None."""
+    if isinstance(error, BaseExceptionGroup):
+        error = first_of(error.subgroup(Parked) or error)
+    return error.step if isinstance(error, Parked) else None
 
 
 def _payload_type(handler: Handler) -> Any:

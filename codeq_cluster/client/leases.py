@@ -222,7 +222,7 @@ class Leases(Connection):
         within_s: float | None = None,
     ) -> None:
         """End a task with an error; it is not retried. Create its follow-ups."""
-        fields = {"status": "FAILED", "error": error, **_next(following)}
+        fields = {"status": "FAILED", "error": _sent(error), **_next(following)}
         await self._end(task, fields, following, within_s)
 
     async def record_step(
@@ -277,7 +277,7 @@ class Leases(Connection):
         that share its limit wait so long. Before the cluster is upgraded that is refused at once,
         with the code `upgrade-under-way`.
         """
-        fields: dict[str, object] = {"reason": reason}
+        fields: dict[str, object] = {"reason": _sent(reason)}
         if delay_s > 0:
             fields["delaySeconds"] = delay_s
         if not hold:
@@ -293,7 +293,7 @@ class Leases(Connection):
 
         Before the cluster is upgraded that is refused at once, with the code `upgrade-under-way`.
         """
-        fields = {"reason": reason}
+        fields = {"reason": _sent(reason)}
         await self._on(task, "reject", fields, within_s, _Returned, final=TOO_EARLY)
 
     async def abandon(self, task: TaskRecord, *, within_s: float | None = None) -> bool:
@@ -355,3 +355,8 @@ class Leases(Connection):
 
 def _next(following: Sequence[bytes]) -> dict[str, object]:
     return {"next": list(map(Raw, following))} if following else {}
+
+
+def _sent(text: str) -> str:
+    """Return a text without the halves of characters that JSON does not take."""
+    return text.encode(errors="replace").decode()

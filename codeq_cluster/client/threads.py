@@ -74,9 +74,18 @@ class Threads:
             future.set_running_or_notify_cancel()
             try:
                 future.set_result(call())
-            except StopIteration as error:
-                # A future refuses StopIteration: a coroutine that awaits it would end as if it had
-                # returned.
-                future.set_exception(RuntimeError(f"the handler raised {error!r}"))
+            except (StopIteration, SystemExit) as error:
+                future.set_exception(told(error))
             except BaseException as error:  # noqa: BLE001, it is the caller's
                 future.set_exception(error)
+
+
+def told(error: StopIteration | SystemExit) -> RuntimeError:
+    """Return an exception that says what a handler raised, and that a future and a loop take.
+
+    A coroutine that awaits StopIteration would end as if it had returned, and SystemExit would end
+    the worker, which leaves the task leased.
+    """
+    raised = RuntimeError(f"the handler raised {error!r}")
+    raised.__cause__ = error
+    return raised

@@ -146,6 +146,30 @@ def test_a_plain_function_has_steps_as_well(broker: LocalBroker) -> None:
     assert [1, 2, 3, 4, 5] == [step.position for step in recorded.steps]
 
 
+def test_a_wait_among_the_tasks_of_a_group_parks_the_handler(broker: LocalBroker) -> None:
+    """The worker goes on, and so does the handler once its signal is here."""
+    ended: list[Ended] = []
+    worker = broker.worker(ended=ended.append)
+
+    @worker.task("grouped")
+    async def grouped(task: Task[int]) -> int:
+        async with asyncio.TaskGroup() as group:
+            signal = group.create_task(task.wait_for("go"))
+        return int(signal.result().payload)
+
+    with broker.working(worker):
+        task = made(broker, "grouped")
+        broker.settle()
+        waiting = again(broker, task.id)
+        send(broker, task.id, "go", 7)
+        with broker.sync_client() as client:
+            result = client.wait(task.id)
+
+    assert "go" == waiting.parked_at
+    assert 7 == result.value
+    assert [Ending.PARKED, Ending.COMPLETED] == [each.ending for each in ended]
+
+
 def test_only_the_step_that_raises_is_tried_again(broker: LocalBroker) -> None:
     """A step begins the attempts anew, so each has as many as the task."""
     worker = broker.worker()

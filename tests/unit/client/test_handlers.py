@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
-from codeq_cluster.client import Ended, Ending, Fail, MsgspecCodec, Retry, State, Task, Worker
+from codeq_cluster.client import (
+    Ended,
+    Ending,
+    Fail,
+    MsgspecCodec,
+    Reject,
+    Retry,
+    State,
+    Task,
+    Worker,
+)
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.testing.broker import LocalBroker
 from tests.harness.http import HttpClient
@@ -189,6 +201,78 @@ async def test_an_exception_has_the_meaning_of_its_nearest_type(
     else:
         waits = record.ready_at - record.history[0].ended_at
         assert timedelta(seconds=delay) == waits
+
+
+class Unsayable(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise LookupError("no such text")
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (Retry("429", after="Wed, 21 Oct 2026 07:28:00 GMT"), "Retry: .* cannot be read: .*Wed"),  # type: ignore[arg-type]
+        (Retry("429", after=None), "Retry: .* cannot be read: TypeError"),  # type: ignore[arg-type]
+        (Retry("429", after=inf), "Retry: .* cannot be read: OverflowError"),
+        (Retry("429", after=1e300), "429"),
+        (Unsayable(), "Unsayable: .* cannot be read: LookupError: no such text"),
+        (TooFast(Unsayable()), "TooFast: .* cannot be read: LookupError"),
+    ],
+)
+async def test_what_cannot_be_read_of_an_exception_gives_the_task_back(
+    broker: LocalBroker, raised: Exception, reason: str
+) -> None:
+    """The worker goes on, and the reason says what could not be read."""
+
+    async def handler(_: Task[int]) -> None:
+        raise raised
+
+    errors = {RateLimited: Retry(after=60)}
+    record, ended = await _handled(broker, "unreadable", handler, errors=errors)
+
+    assert Ending.RETURNED is ended.ending
+    assert re.match(reason, record.history[0].error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "error"),
+    [
+        (Fail, State.FAILED, "?.pdf"),
+        (Reject, State.DEAD, "?.pdf"),
+        (OSError, State.DELAYED, "OSError: ?.pdf"),
+    ],
+)
+async def test_a_text_that_json_does_not_take_is_sent_all_the_same(
+    broker: LocalBroker, kind: type[Exception], state: State, error: str
+) -> None:
+    """The name of a file may be half a character, and is in the errors about it."""
+
+    def handler(_: Task[int]) -> None:
+        raise kind("\udcff.pdf")
+
+    record, _ = await _handled(broker, "half-a-character", handler)
+
+    assert (state, error) == (record.state, record.error or record.history[0].error)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_handler_that_exits_gives_its_task_back(
+    broker: LocalBroker, *, is_async: bool
+) -> None:
+    """A library that gives up does not end the worker, which would leave the task leased."""
+
+    def handler(_: Task[int]) -> None:
+        raise SystemExit("no such device")
+
+    async def as_coroutine(task: Task[int]) -> None:
+        handler(task)
+
+    _, ended = await _handled(broker, "exiting", as_coroutine if is_async else handler)
+
+    assert Ending.RETURNED is ended.ending
+    assert "RuntimeError: the handler raised SystemExit('no such device')" == ended.note
 
 
 async def test_each_command_has_its_handler_and_the_rest_may_have_one(tmp_path: Path) -> None:
