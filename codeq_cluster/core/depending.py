@@ -58,15 +58,26 @@ class Dependents:
         view: The shard's state.
         rules: With the number of shards.
         changes: What the decision changes so far, each task at most once.
+        told_bytes_max: What those who ask are told at once of parents that have ended; walks tell
+            the others. None for no bound.
     """
 
-    def __init__(self, view: View, rules: LifetimeRules, changes: Iterable[Change] = ()) -> None:
+    def __init__(
+        self,
+        view: View,
+        rules: LifetimeRules,
+        changes: Iterable[Change] = (),
+        *,
+        told_bytes_max: int | None = None,
+    ) -> None:
         self._view = view
+        self._told_bytes_left = told_bytes_max
         self._rules = rules
         self._tasks: dict[str, TaskChange] = {}
         self._others: list[Change] = []
         self._rows: dict[str, tuple[Dependencies | None, Dependencies]] = {}
         self._edges: dict[str, ItemChange] = {}
+        self._begun_walks: dict[str, ItemChange] = {}
         self._inputs: list[ItemChange] = []
         self._causes: list[Cause] = []
         self._taken: dict[str, str] = {}
@@ -88,6 +99,7 @@ class Dependents:
             if before != after:
                 yield ItemChange(before=before, after=after)
         yield from self._edges.values()
+        yield from self._begun_walks.values()
         yield from self._inputs
         yield from sent(self._view, self._causes)
 
@@ -203,6 +215,9 @@ class Dependents:
             self._tell(tenant, parent, dependent, self._of_absent(tenant, parent))
             return
         ended = self._ended(task) if task.state.terminal else Ended()
+        if ended.status and not self._has_room(ended):
+            self._walk_to(task, ended)
+            ended = Ended()
         done = terms.verdict(ended.status) is not Verdict.WAITS
         edge = Edge(tenant=tenant, id=edge_id(parent, dependent), terms=terms, done=done)
         known = self._edges.get(edge.id)
@@ -214,6 +229,24 @@ class Dependents:
             self._put(replace(task, more=replace(more, dependents=more.dependents + 1)))
         if ended.status:
             self._tell(tenant, parent, dependent, ended)
+
+    def _has_room(self, ended: Ended) -> bool:
+        """Return whether one more is told of an end at once.
+
+        Always of an end that takes dependents along: to a walk, a new one is as those of before.
+        """
+        if self._told_bytes_left is None or ended.takes:
+            return True
+        has_room = self._told_bytes_left > 0
+        self._told_bytes_left -= ended.size
+        return has_room
+
+    def _walk_to(self, parent: Task, ended: Ended) -> None:
+        """Let a walk tell of an end, from the first dependent on; it passes those that know."""
+        found = self._view.item(ItemKind.WALK, parent.tenant, parent.id)
+        now_ms = self._view.now_ms
+        walk = Walk(tenant=parent.tenant, id=parent.id, ended=ended, expires_ms=now_ms)
+        self._begun_walks[parent.id] = ItemChange(before=found, after=walk)
 
     def _of_absent(self, tenant: str, parent: str) -> Ended:
         """Return what is to be said of a parent that is not here: its end may still be told."""

@@ -101,7 +101,7 @@ def _begun(
         changes.append(change)
     # Before all questions after them, which go the same way.
     changes += sent(view, [_sent_as(node, shard, rules) for node in away])
-    dependents = Dependents(view, rules, changes)
+    dependents = Dependents(view, rules, changes, told_bytes_max=WALKED_BYTES_MAX)
     for node in here:
         if node.needs:
             dependents.begin(node.create.id, node.needs)

@@ -18,6 +18,7 @@ from codeq_cluster.core.dependencies import (
     GRACE_MS,
     INPUT_BYTES_MAX,
     INPUTS_BYTES_MAX,
+    WALKED_BYTES_MAX,
     WALKED_MAX,
     CreateDependent,
     CreateGraph,
@@ -603,6 +604,46 @@ def test_each_term_has_its_verdict() -> None:
     }
     for terms, expected in verdicts.items():
         assert expected == tuple(map(terms.verdict, statuses))
+
+
+def test_a_graph_is_told_of_ended_parents_in_steps() -> None:
+    """A result is copied for each of its tasks, and all copies would not fit one entry."""
+    cluster = Cluster()
+    cluster.end_parent(body=f'"{"x" * (INPUT_BYTES_MAX - 2)}"')
+    needs = (Need(parent=PARENT, name="p"),)
+    ids = [HERE, OTHER, *MANY[:38], AWAY]
+    create = CreateGraph(
+        tenant="acme", shard=0, nodes=tuple(Node(_task(each), needs) for each in ids)
+    )
+    sizes = []
+    for operation in (create, *[Advance(count=1000)] * 9):
+        decision = decide(cluster.views[0], operation, RULES)
+        cluster.views[0].advance(decision.changes)
+        inputs = [each.after for each in decision.changes if isinstance(each.after, Input)]
+        sizes.append(sum(each.ended.size for each in inputs))
+    for origin in (0, 1, 0):
+        cluster.deliver(origin)
+    cluster.walk()
+
+    assert max(sizes) <= WALKED_BYTES_MAX + 2 * INPUT_BYTES_MAX
+    assert {State.READY} == {cluster.state(each) for each in ids}
+    assert not [each for each in cluster.views[0].items.values() if isinstance(each, Walk)]
+
+
+def test_a_graph_of_a_parent_that_took_its_dependents_along_is_not_taken() -> None:
+    """However much its tasks are told of others: it was made after the end, and knows of it."""
+    cluster = Cluster()
+    cluster.end_parent(body=f'"{"x" * (INPUT_BYTES_MAX - 2)}"')
+    taker, *many, last = MANY[:20]
+    cluster.ask(_task(taker))
+    cluster.ask(AskCancel(request="x", id=taker, tenant="acme", grace_ms=0, dependents=True))
+    nodes = [Node(_task(each), (Need(parent=PARENT, name="p"),)) for each in many]
+    ended = Terms(run_if=RunIf.ENDED)
+    nodes.append(Node(_task(last), (Need(parent=taker, name="t", terms=ended),)))
+    cluster.ask(CreateGraph(tenant="acme", shard=0, nodes=tuple(nodes)))
+    cluster.walk()
+
+    assert {State.READY} == {cluster.state(each) for each in (*many, last)}
 
 
 def test_a_deleted_task_leaves_no_row() -> None:
