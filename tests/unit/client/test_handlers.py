@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import re
 import threading
 from collections.abc import Callable
@@ -245,9 +246,15 @@ async def test_what_cannot_be_read_of_an_exception_gives_the_task_back(
     ],
 )
 async def test_a_text_that_json_does_not_take_is_sent_all_the_same(
-    broker: LocalBroker, kind: type[Exception], state: State, error: str
+    broker: LocalBroker,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[Exception],
+    state: State,
+    error: str,
 ) -> None:
     """The name of a file may be half a character, and is in the errors about it."""
+    # The processes of a test run do not send each other such a text, which their logs would have.
+    caplog.set_level(logging.CRITICAL + 1, logger="codeq_cluster")
 
     def handler(_: Task[int]) -> None:
         raise kind("\udcff.pdf")
