@@ -6,6 +6,7 @@ for programs without an event loop. `Leases` has the requests behind `Worker`, f
 loop.
 """
 
+from codeq_cluster.client.background import ConnectionGone
 from codeq_cluster.client.bulk import BulkAction, BulkCounts, BulkRecord, TaskSelection
 from codeq_cluster.client.callbacks import (
     CallbackRefused,
@@ -93,6 +94,7 @@ __all__ = [
     "Client",
     "Codec",
     "Connection",
+    "ConnectionGone",
     "DependencyRecord",
     "Done",
     "Ended",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from codeq_cluster.client.background import Background, ConnectionGone
 from codeq_cluster.client.client import Client
 from codeq_cluster.client.connection import Connection
 from codeq_cluster.client.groups import GroupRecord, OpenGroup
@@ -22,17 +22,14 @@ C_co = TypeVar("C_co", bound=Connection, covariant=True)
 class _Sync(Generic[C_co]):
     """A connection whose event loop runs in its own thread; a context manager.
 
-    Any number of threads may share it.
+    Any number of threads may share it, but no other process: in one that was forked, and after it
+    was closed, its calls raise `ConnectionGone`.
     """
 
     def __init__(self, connection: C_co) -> None:
         """Take over a connection that nobody else uses."""
         self._connection = connection
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="codeq client", daemon=True
-        )
-        self._thread.start()
+        self._background = Background(connection, name="codeq client")
 
     def __enter__(self) -> Self:
         return self
@@ -41,13 +38,8 @@ class _Sync(Generic[C_co]):
         self.close()
 
     def close(self) -> None:
-        """Close the connections to all nodes; no call works afterwards."""
-        if self._loop.is_closed():
-            return
-        self._wait(self._connection.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Close the connections to all nodes; calls, also those of other threads, fail then."""
+        self._background.close()
 
     def raft_status(self) -> Mapping[str, Any]:
         """Return the groups of the node that answers, as it sees them."""
@@ -63,13 +55,7 @@ class _Sync(Generic[C_co]):
         return self._connection.nodes
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(call, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            # Ctrl-C ends the wait; without the cancel the request would go on with nobody waiting.
-            future.cancel()
-            raise
+        return self._background.run(call)
 
 
 def _waiting(
@@ -95,7 +81,8 @@ def _yielding(
             while True:
                 yield self._wait(_next(found))
         finally:
-            self._wait(found.aclose())
+            with suppress(ConnectionGone):
+                self._wait(found.aclose())
 
     functools.update_wrapper(call, method)
     return call

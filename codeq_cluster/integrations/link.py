@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from codeq_cluster.client import Client, Leases, Operator, Refused, Unreachable, Untrusted
+from codeq_cluster.client.background import Background
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.integrations.ends import Ends
 from codeq_cluster.integrations.target import Target
@@ -22,16 +23,9 @@ _SENT_OFF_MAX: Final = 100
 
 _lock = threading.Lock()
 _open: dict[Target, Link] = {}
-# Links of the parent, in a child. Collecting them would change what the parent's loop waits for:
-# both processes share its descriptors.
-_inherited: Final[list[Link]] = []
 
 
-class Forked(ConnectionError):
-    """The connection is another process's: it was made before a fork."""
-
-
-class Link:
+class Link(Background):
     """The clients of a cluster, on an event loop in a thread of their own.
 
     Attributes:
@@ -45,9 +39,7 @@ class Link:
         """Start the thread; nothing is sent yet."""
         self.target = target
         self.users = 0
-        self._pid = os.getpid()
         self._sent_off = threading.BoundedSemaphore(_SENT_OFF_MAX)
-        self._loop = asyncio.new_event_loop()
         options: dict[str, Any] = {
             "token": target.token,
             "ca_file": target.ca_file,
@@ -57,32 +49,13 @@ class Link:
         self.leases = Leases(target.urls, **options)
         self.ends = Ends(self.leases)
         self.operator = Operator(target.urls, **options)
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="codeq link", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def ours(self) -> bool:
-        """Whether this process made it: in a child its thread does not exist."""
-        return os.getpid() == self._pid
-
-    def start(self, call: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin a call from any thread.
-
-        Raises:
-            Forked: The link is another process's.
-        """
-        if not self.ours or self._loop.is_closed():
-            call.close()
-            raise Forked("this connection was made before a fork, or is closed; open a new one")
-        return asyncio.run_coroutine_threadsafe(call, self._loop)
+        super().__init__(self.client, self.leases, self.operator, name="codeq link")
 
     def send_off(self, call: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin a call that nobody need await; a thread that is faster than the broker waits here.
 
         Raises:
-            Forked: The link is another process's.
+            ConnectionGone: The link is closed, or another process's.
         """
         self._sent_off.acquire()
         try:
@@ -93,34 +66,9 @@ class Link:
         future.add_done_callback(lambda _: self._sent_off.release())
         return future
 
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Return the answer of a call, or raise what it raises.
-
-        Raises:
-            Forked: The link is another process's.
-        """
-        future = self.start(call)
-        try:
-            return future.result()
-        except BaseException:
-            # A signal ends the wait; without the cancel the call would go on with nobody waiting.
-            future.cancel()
-            raise
-
     async def answer(self, call: Coroutine[Any, Any, T]) -> T:
         """Return the answer of a call to a coroutine of any loop; as `run`."""
         return await asyncio.wrap_future(self.start(call))
-
-    def close(self) -> None:
-        """Close the connections and end the thread."""
-        self.run(self._closed())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _closed(self) -> None:
-        for each in self.client, self.leases, self.operator:
-            await each.close()
 
 
 def may_pass(error: CodeqError) -> bool:
@@ -169,7 +117,6 @@ def _forget() -> None:
     """Let a child begin with links of its own."""
     global _lock  # noqa: PLW0603 - a thread of the parent may have held it
     _lock = threading.Lock()
-    _inherited.extend(_open.values())
     _open.clear()
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from codeq_cluster.client import Refused, TaskRecord, Unreachable
+from codeq_cluster.client import ConnectionGone, Refused, TaskRecord, Unreachable
 from codeq_cluster.integrations.celery import events
 from codeq_cluster.integrations.chains import Chain, Entry
-from codeq_cluster.integrations.link import Forked, Link, may_pass
+from codeq_cluster.integrations.link import Link, may_pass
 
 # No queue of Kombu's has this name: a colon of theirs is written otherwise.
 QUEUE: Final = "celery:broadcasts"
@@ -84,7 +84,7 @@ class Ears:
     def drop(self) -> None:
         """Begin to listen no more, and wait for nothing: nobody can any more."""
         if self._link.ours and self._heard:
-            with suppress(Forked):
+            with suppress(ConnectionGone):
                 self._link.start(self._end(list(self._heard)))
 
     async def _begin(self, queue: str, name: str) -> None:

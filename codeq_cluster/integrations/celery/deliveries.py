@@ -13,10 +13,10 @@ from contextlib import suppress
 from math import inf
 from typing import Any, Final
 
-from codeq_cluster.client import TOO_EARLY, Refused, TaskRecord, Unreachable
+from codeq_cluster.client import TOO_EARLY, ConnectionGone, Refused, TaskRecord, Unreachable
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.integrations.holding import END_WITHIN_S, WAIT_S, Holding, has_lease, tag_of
-from codeq_cluster.integrations.link import Forked, Link, may_pass
+from codeq_cluster.integrations.link import Link, may_pass
 
 _PAUSE_S: Final = 1.0  # After a claim that was refused.
 
@@ -124,7 +124,7 @@ class Deliveries:
         if self._closed or not self._link.ours:
             return
         self._closed = True
-        with suppress(Forked):
+        with suppress(ConnectionGone):
             self._link.start(self._stop())
 
     def _end(

@@ -23,8 +23,8 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from codeq_cluster.client import Client, EventKind, Refused, TaskRecord, Unreachable
-from codeq_cluster.integrations.link import Forked, Link, may_pass
+from codeq_cluster.client import Client, ConnectionGone, EventKind, Refused, TaskRecord, Unreachable
+from codeq_cluster.integrations.link import Link, may_pass
 from codeq_cluster.integrations.numbered import NOT_FOUND, read
 
 # The exchange that Celery's `event_exchange` names, unless an application says otherwise.
@@ -107,7 +107,7 @@ class Speaker:
         atexit.unregister(self.close)
         if speaking is None or not self._link.ours:
             return None
-        with suppress(Forked):
+        with suppress(ConnectionGone):
             return self._link.start(self._end(speaking))
         return None
 

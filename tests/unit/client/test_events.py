@@ -39,7 +39,7 @@ def test_a_program_without_a_loop_follows_too(broker: LocalBroker) -> None:
         told = {first.task_id}
         while len(told) < len(made):
             told.add(next(rest).task_id)
-        rest.close()
+    rest.close()  # It has ended with its client.
 
     assert set(made) == told
     assert SyncClient.events_cursor.__doc__ == Client.events_cursor.__doc__
