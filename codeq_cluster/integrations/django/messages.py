@@ -21,6 +21,7 @@ from codeq_cluster.integrations.django.framework import (
     TaskError,
     TaskResult,
     TaskResultStatus,
+    task_backends,
 )
 
 # The broker keeps 8,192 characters of an error, and its first line says which exception it was.
@@ -189,10 +190,17 @@ def _task_of(message: Message, record: TaskRecord, backend: str) -> Task:
         raise SuspiciousOperation(f"{message.task} is no task: decorate it with @task")
     return found.using(
         priority=message.priority,
-        queue_name=record.command,
+        queue_name=_queue_of(record, backend),
         run_after=_shown(record.run_at),
         backend=backend,
     )
+
+
+def _queue_of(record: TaskRecord, backend: str) -> str:
+    """Return a task's queue as the project names it; its producer may write another case."""
+    queue = record.command
+    named = (each for each in task_backends[backend].queues if each.lower() == queue.lower())
+    return next(named, queue)
 
 
 def _errors(record: TaskRecord) -> list[TaskError]:

@@ -383,6 +383,19 @@ def test_a_queue_that_settings_do_not_name_is_refused(url: str) -> None:
             _work("mail")
 
 
+def test_a_worker_runs_what_another_project_spells_in_another_case(
+    backend: CodeqBackend, url: str
+) -> None:
+    """Queues ignore case; Django's own check of their names does not."""
+    result = tasks.add.using(queue_name="django-spelled").enqueue(1, two=3)
+    named = {"default": {**_settings(url)["default"], "QUEUES": ["Django-Spelled"]}}
+    with override_settings(TASKS=named):
+        _work("Django-Spelled")
+        read = tasks.add.using(queue_name="Django-Spelled").get_result(result.id)
+
+    assert (4, "Django-Spelled") == (read.return_value, read.task.queue_name)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
