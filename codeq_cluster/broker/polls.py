@@ -6,8 +6,13 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-POLLS_MAX = 10_000  # About 400 bytes each; beyond it the tenant with the most loses its oldest.
-COMMANDS_MAX = 50  # Shown of a worker that asks for more.
+from codeq_cluster.kept import Kept
+
+# Of all workers, as a node keeps them: 10,000 with three commands each. A node's answer about a
+# tenant fits a frame of the link so, too.
+POLLS_BYTES_MAX = 4 * 2**20
+COMMANDS_MAX = 50  # Known of a worker that asks for more.
+_POLL_BYTES, _COMMAND_BYTES = 200, 60  # Beside the characters.
 
 
 class Poll(Struct, array_like=True):
@@ -28,14 +33,15 @@ class Poll(Struct, array_like=True):
 class Polls:
     """The workers of every tenant that have claimed here.
 
+    Beyond `POLLS_BYTES_MAX` the tenant with the most loses its oldest.
+
     Args:
         now_ms: Returns Unix milliseconds.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._known: dict[str, dict[str, Poll]] = {}
-        self._count = 0
+        self._known: Kept[str, Poll] = Kept(POLLS_BYTES_MAX)
 
     def begun(self, tenant: str, worker: str, commands: tuple[str, ...]) -> Poll:
         """Record a claim; it counts as waiting until the caller takes 1 from `waiting` again.
@@ -45,22 +51,15 @@ class Polls:
             worker: As people see it; its name is its own choice.
             commands: Those it asks for; empty for all.
         """
-        own = self._known.get(tenant, {})
-        poll = own.pop(worker, None)
-        if poll is None:
-            poll = Poll(worker, 0)
-            if self._count >= POLLS_MAX:
-                most = max(self._known.values(), key=len)
-                del most[next(iter(most))]
-            else:
-                self._count += 1
-        own[worker] = poll
-        self._known[tenant] = own
+        poll = self._known.get(tenant, worker) or Poll(worker, 0)
         poll.last_ms = self._now_ms()
         poll.commands = tuple(map(str.lower, commands[:COMMANDS_MAX]))
         poll.waiting += 1
+        commands_bytes = sum(_COMMAND_BYTES + len(command) for command in poll.commands)
+        weight = _POLL_BYTES + len(worker) + commands_bytes
+        self._known.put(tenant, worker, poll, weight=weight)
         return poll
 
     def of(self, tenant: str) -> list[Poll]:
         """Return the tenant's workers, the most recent last."""
-        return list(self._known.get(tenant, {}).values())
+        return self._known.of(tenant)

@@ -70,9 +70,8 @@ async def look(call: Call, sources: Sources) -> Overview:
     if of_tenant:
         tenant = call.identity.tenant
         rows = await all_rows(tenant, sources)
-        polls = await sources.workers(tenant)
-        died = sources.history.died(tenant)
-        found += problems.of_queues(rows, polls, died, now_ms=sources.now_ms())
+        polled = await sources.shared.of(tenant, "polled", 2, lambda: _polled(tenant, sources))
+        found += problems.of_queues(rows, polled, sources.history.died(tenant))
         found += problems.of_webhooks(sources.depths.dead_deliveries(tenant))
         found += problems.of_asides(sources.depths.asides(tenant))
     found.sort(key=lambda problem: problem.severity is not Severity.BAD)
@@ -102,6 +101,10 @@ async def draw(call: Call, sources: Sources, since: int) -> SeriesView:
             raise ApiError(403, "only an operator may name a tenant", "forbidden")
         tenant = "" if named == "_" else named
     return await series(call, sources, tenant=tenant, queue="", since=since)
+
+
+async def _polled(tenant: str, sources: Sources) -> problems.Polled:
+    return await problems.polled(await sources.workers(tenant), now_ms=sources.now_ms())
 
 
 def _sum(rates: Iterable[Rates]) -> Rates:

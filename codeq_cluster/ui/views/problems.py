@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import chain
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from codeq_cluster.broker.polls import Poll
 from codeq_cluster.broker.values import ShardStatus
 from codeq_cluster.membership.node_report import NodeReport
+from codeq_cluster.portions import in_portions
 from codeq_cluster.ui.views.queues import QueueRow
 from codeq_cluster.ui.views.serving_node import ServingNode
 
@@ -44,6 +47,25 @@ class Problem(Struct, rename="camel"):
     link: str = ""
 
 
+class Polled(NamedTuple):
+    """The queues that workers polled lately, and whether a worker polls all of them."""
+
+    queues: set[str]
+    everything: bool
+
+
+async def polled(polls: Mapping[str, Sequence[Poll]], *, now_ms: int) -> Polled:
+    """Return the queues that a tenant's workers polled lately; `polls` are by node."""
+    since_ms = now_ms - _UNPOLLED_S * 1000
+    queues: set[str] = set()
+    everything = False
+    async for poll in in_portions(chain.from_iterable(polls.values())):
+        if poll.waiting or poll.last_ms >= since_ms:
+            queues.update(poll.commands)
+            everything |= not poll.commands
+    return Polled(queues, everything)
+
+
 def of_node(serving: ServingNode) -> Iterator[Problem]:
     """Yield the faults that the serving node sees."""
     for reason in serving.missing:
@@ -70,26 +92,20 @@ def of_cluster(reports: Mapping[str, NodeReport]) -> Iterator[Problem]:
 
 
 def of_queues(
-    rows: Sequence[QueueRow],
-    polls: Mapping[str, Sequence[Poll]],
-    died: Mapping[str, int],
-    *,
-    now_ms: int,
+    rows: Sequence[QueueRow], asked: Polled, died: Mapping[str, int]
 ) -> Iterator[Problem]:
     """Yield the reasons a tenant's tasks wait or die.
 
     Args:
         rows: Of the tenant.
-        polls: Of the tenant, by node.
+        asked: The tenant's queues that workers polled lately.
         died: New dead letters by queue.
-        now_ms: Unix milliseconds.
     """
-    polled, everything = _polled(polls, now_ms=now_ms)
     waiting = sorted((row for row in rows if row.ready), key=lambda row: -row.oldest_ready_seconds)
     old = [row for row in waiting if not row.paused and row.oldest_ready_seconds >= _UNPOLLED_S]
     unpolled, late = [], []
     for row in old:
-        if not everything and row.command not in polled:
+        if not asked.everything and row.command not in asked.queues:
             unpolled.append(row)
         elif row.oldest_ready_seconds >= _BEHIND_S:
             late.append(row)
@@ -153,19 +169,6 @@ def _each(
     if more > 0:
         text = f"The same of {more} more {'queue' if more == 1 else 'queues'}"
         yield Problem(kind, severity, text, "queues")
-
-
-def _polled(polls: Mapping[str, Sequence[Poll]], *, now_ms: int) -> tuple[set[str], bool]:
-    """Return the queues that workers polled lately, and whether a worker polls all of them."""
-    lately = [
-        poll
-        for node in polls.values()
-        for poll in node
-        if poll.waiting or poll.last_ms >= now_ms - _UNPOLLED_S * 1000
-    ]
-    return {queue for poll in lately for queue in poll.commands}, not all(
-        poll.commands for poll in lately
-    )
 
 
 def _behind(row: QueueRow) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from codeq_cluster.broker.polls import COMMANDS_MAX, POLLS_MAX, Poll, Polls
+import tracemalloc
+
+import msgspec
+
+from codeq_cluster.broker.polls import COMMANDS_MAX, POLLS_BYTES_MAX, Poll, Polls
 
 
 class Clock:
@@ -43,18 +47,30 @@ def test_claims_that_wait_side_by_side_are_counted() -> None:
 
 
 def test_memory_does_not_grow_with_workers_nor_with_commands() -> None:
-    """Beyond the bound the oldest entry is forgotten."""
+    """Beyond the bound the tenant with the most loses its oldest entry."""
     polls = Polls(Clock())
-    for number in range(POLLS_MAX + 1):
-        polls.begun("acme", f"w{number}", tuple(f"c{n}" for n in range(COMMANDS_MAX + 1)))
+    polls.begun("other", "w1", ("a",))
+    tracemalloc.start()
+    for number in range(2_000):
+        commands = tuple(f"{number}.{n}.{'x' * 110}" for n in range(COMMANDS_MAX + 1))
+        polls.begun("acme", f"w{number}", commands)
         polls.begun("acme", "w1", ())
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     known = {poll.worker: poll for poll in polls.of("acme")}
 
-    polls.begun("other", "w1", ())
-
     assert ["w1"] == [poll.worker for poll in polls.of("other")]
-    assert POLLS_MAX - 1 == len(polls.of("acme")), "the tenant with the most made room"
-    assert POLLS_MAX == len(known)
     assert "w0" not in known
     assert "w1" in known
-    assert COMMANDS_MAX == len(known[f"w{POLLS_MAX}"].commands)
+    assert COMMANDS_MAX == len(known["w1999"].commands)
+    assert grown <= POLLS_BYTES_MAX
+    assert len(msgspec.msgpack.encode(polls.of("acme"))) <= POLLS_BYTES_MAX
+
+
+def test_as_many_workers_as_a_large_tenant_has_are_known() -> None:
+    """Each asks for a few commands."""
+    polls = Polls(Clock())
+    for number in range(10_000):
+        polls.begun("acme", f"worker-{number}", ("resize", "render", "scan"))
+
+    assert 10_000 == len(polls.of("acme"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ from codeq_cluster.ui.views.problems import (
     of_queues,
     of_shards,
     of_webhooks,
+    polled,
 )
 from codeq_cluster.ui.views.queues import QueueRow, Rates
 from codeq_cluster.ui.views.serving_node import NodeLink, ServingNode
@@ -55,7 +57,8 @@ class _ComparedRow(QueueRow):
 
 def told(rows: Sequence[QueueRow], *polls: Poll, **died: int) -> list[Problem]:
     """Return the problems of queues."""
-    return list(of_queues(rows, {"n1": [], "n2": polls}, died, now_ms=NOW_MS))
+    asked = asyncio.run(polled({"n1": [], "n2": polls}, now_ms=NOW_MS))
+    return list(of_queues(rows, asked, died))
 
 
 def test_a_queue_that_is_worked_on_is_no_problem() -> None:
@@ -111,6 +114,20 @@ def test_many_late_queues_are_not_compared_with_each_other() -> None:
         problem.text for problem in problems if problem.id in ("unpolled", "behind")
     ]
     assert 0 == _ComparedRow.compared
+
+
+async def test_others_get_their_turn_while_polls_are_read() -> None:
+    """A tenant may have thousands of workers, each with commands of its own."""
+    polls = [Poll(f"w{n}", NOW_MS, 0, (f"a{n}", f"b{n}")) for n in range(5000)]
+    reading = asyncio.ensure_future(polled({"n1": polls[:2500], "n2": polls[2500:]}, now_ms=NOW_MS))
+    turns = 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        turns += 1
+    asked = await reading
+
+    assert (10_000, False) == (len(asked.queues), asked.everything)
+    assert turns >= 10
 
 
 def test_a_paused_queue_with_tasks_is_reported_only_as_paused() -> None:
