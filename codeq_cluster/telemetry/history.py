@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import TypeVar
@@ -73,21 +74,31 @@ class Slice(Struct, frozen=True, array_like=True):
 
 
 class _Track:
-    """The history of one name: the current slot, and two rings of ended slots."""
+    """The history of one name: the current slot, and two rings of ended slots.
 
-    __slots__ = ("counts", "depths", "minute", "quiet", "rings")
+    Attributes:
+        first: Number of the first fine slot that it knows; None until that has ended.
+        quiet: Ended slots since its last event, or since its depths last changed.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("before", "counts", "depths", "first", "minute", "quiet", "rings")
+
+    def __init__(self, first: int | None = 0) -> None:
+        self.first = first
         self.counts = [*_NO_FLOWS]
         self.depths: Sequence[int] = _NO_DEPTHS
+        self.before: Sequence[int] = _NO_DEPTHS
         self.minute = [*_NO_FLOWS]
         self.quiet = 0
         self.rings = {step_s: _ring() for step_s in STEPS_S}
 
     def end_slot(self, slot: int) -> None:
         """Store the fine slot, and the coarse one if both end."""
-        counts = self.counts
-        self.quiet = 0 if any(counts) or any(self.depths) else self.quiet + 1
+        if self.first is None:
+            self.first = slot
+        counts, depths = self.counts, tuple(self.depths)
+        self.quiet = 0 if any(counts) or depths != self.before else self.quiet + 1
+        self.before = depths
         _write(self.rings[FINE_S], slot, counts, self.depths)
         for flow, count in enumerate(counts):
             self.minute[flow] += count
@@ -95,6 +106,54 @@ class _Track:
         if slot % _FINE_IN_COARSE == _FINE_IN_COARSE - 1:
             _write(self.rings[COARSE_S], slot // _FINE_IN_COARSE, self.minute, self.depths)
             self.minute = [*_NO_FLOWS]
+
+
+class _Tracks(dict[_N, _Track]):
+    """The tracks of at most `most` names, which busy names take from quiet ones.
+
+    Args:
+        most: Tracks at once.
+        owner: Returns whose a name is: who has the most tracks gives one up first.
+    """
+
+    def __init__(self, most: int, owner: Callable[[_N], str]) -> None:
+        super().__init__()
+        self._most = most
+        self._owner = owner
+        self._spare: list[_N] = []
+
+    def follow(self, name: _N, *, has_events: bool) -> _Track | None:
+        """Return the track of a name, None if there is no room.
+
+        A name with events takes the track of one that has long been quiet. One that has only depths
+        takes it only if that one has none.
+        """
+        track = self.get(name)
+        is_full = len(self) >= self._most
+        if track is None and self._make_room(has_events=has_events):
+            # While all tracks are taken, a name without one may have had any depths.
+            track = self[name] = _Track(None if is_full else 0)
+        return track
+
+    def find_quiet(self) -> None:
+        """Look for tracks to give up; call it when a slot has ended."""
+        had = Counter(map(self._owner, self))
+        self._spare = sorted(
+            (name for name, track in self.items() if track.quiet >= SLOTS),
+            key=lambda name: (not any(self[name].depths), had[self._owner(name)]),
+        )
+
+    def _make_room(self, *, has_events: bool) -> bool:
+        while len(self) >= self._most:
+            if not self._spare:
+                return False
+            track = self[self._spare[-1]]
+            if not has_events and any(track.depths):
+                return False
+            name = self._spare.pop()
+            if not any(track.counts):
+                del self[name]
+        return True
 
 
 class History:
@@ -109,16 +168,14 @@ class History:
         self._shards = shards
         self._now_s = now_s
         self._slot = self._begun = int(now_s()) // FINE_S
-        self._queues: dict[tuple[str, str], _Track] = {}
-        self._tenants: dict[str, _Track] = {}
+        self._queues = _Tracks[tuple[str, str]](QUEUES_MAX, lambda name: name[0])
+        self._tenants = _Tracks[str](TENANTS_MAX, lambda tenant: tenant)
         self._all = _Track()
         self._overflow: dict[str, list[int]] = {}
-        self._spare: list[tuple[str, str]] = []
 
     def count(self, tenant: str, queue: str, flow: Flow) -> None:
         """Count an event that has just become durable."""
-        name = (tenant, queue)
-        track = self._queues.get(name) or self._follow(name)
+        track = self._queues.follow((tenant, queue), has_events=True)
         if track is not None:
             track.counts[flow] += 1
         else:
@@ -143,7 +200,8 @@ class History:
             for track in tracks:
                 track.end_slot(each)
         self._slot = slot
-        self._spare = [name for name, track in self._queues.items() if track.quiet >= SLOTS]
+        self._queues.find_quiet()
+        self._tenants.find_quiet()
 
     @property
     def current(self) -> int:
@@ -189,7 +247,7 @@ class History:
         """
         last = range(max(since + 1, self._slot - SLOTS), min(self._slot, until))
         at = [slot % SLOTS for slot in last]
-        # `quiet` counts slots since the queue last wrote anything but zeros.
+        # No queue is quiet for longer than it has had no event.
         quiet_max = self._slot - last.start
         found = {}
         for (owner, queue), track in self._queues.items():
@@ -203,12 +261,12 @@ class History:
     def died(self, tenant: str) -> dict[str, int]:
         """Return by queue how many dead letters were added since `SLOTS` ago, if any.
 
-        Or since the node's start, if that is later.
+        Or since the node's start or the queue's first slot, if that is later.
         """
         newest = self._slot - 1
-        first = max(self._begun, self._slot - SLOTS)
         found = {}
         for (owner, queue), track in self._queues.items():
+            first = max(self._begun, self._slot - SLOTS, track.first or 0)
             dead = track.rings[FINE_S][len(Flow) + Depth.DEAD]
             if owner == tenant and newest > first:
                 grown = dead[newest % SLOTS] - dead[first % SLOTS]
@@ -220,17 +278,11 @@ class History:
         """Read the present depths."""
         found = await self._depths()
         totals: dict[str, list[int]] = {}
-        for (tenant, queue), depth in found.items():
+        for (tenant, _), depth in found.items():
             _add(totals, tenant, depth)
-            if (tenant, queue) not in self._queues:
-                self._follow((tenant, queue))
-        for tenant in totals:
-            self._owner(tenant)
         self._all.depths = [sum(depth) for depth in zip(_NO_DEPTHS, *totals.values(), strict=True)]
-        for tenant, track in self._tenants.items():
-            track.depths = totals.get(tenant, _NO_DEPTHS)
-        for name, track in self._queues.items():
-            track.depths = found.get(name, _NO_DEPTHS)
+        _see(self._tenants, totals)
+        _see(self._queues, found)
 
     async def _depths(self) -> dict[tuple[str, str], list[int]]:
         """Return the depths of each (tenant, queue), read in portions."""
@@ -251,33 +303,17 @@ class History:
         for (tenant, _), track in self._queues.items():
             if any(track.counts):
                 _add(sums, tenant, track.counts)
-        for tenant, flows in sums.items():
-            for counts in (self._all.counts, self._owner(tenant).counts):
-                for flow, number in enumerate(flows):
-                    counts[flow] += number
+        # Those with a track come first: none gives it up in the slot in which it has events.
+        for tenant in sorted(sums, key=lambda tenant: tenant not in self._tenants):
+            own = self._tenants.follow(tenant, has_events=True)
+            for counting in (self._all, own) if own else (self._all,):
+                for flow, number in enumerate(sums[tenant]):
+                    counting.counts[flow] += number
 
     def _track(self, tenant: str | None, queue: str) -> _Track | None:
         if tenant is None:
             return self._all
         return self._queues.get((tenant, queue)) if queue else self._tenants.get(tenant)
-
-    def _follow(self, name: tuple[str, str]) -> _Track | None:
-        """Start to track a queue; if there are many, in place of a long quiet one."""
-        if len(self._queues) >= QUEUES_MAX:
-            if not self._spare:
-                return None
-            del self._queues[self._spare.pop()]
-        track = self._queues[name] = _Track()
-        return track
-
-    def _owner(self, tenant: str) -> _Track:
-        """Return the tenant's track; a temporary one if there are too many tenants."""
-        track = self._tenants.get(tenant)
-        if track is None:
-            track = _Track()
-            if len(self._tenants) < TENANTS_MAX:
-                self._tenants[tenant] = track
-        return track
 
 
 def merged(slices: Sequence[Slice]) -> Slice:
@@ -295,6 +331,16 @@ def merged(slices: Sequence[Slice]) -> Slice:
                 if 0 <= slot < count:
                     total[slot] += number
     return Slice(own.first, flows, own.depths)
+
+
+def _see(tracks: _Tracks[_N], found: Mapping[_N, Sequence[int]]) -> None:
+    """Note the present depths of all names, and follow those that have some."""
+    for name, track in tracks.items():
+        track.depths = found.get(name, _NO_DEPTHS)
+    for name, depths in found.items():
+        followed = tracks.follow(name, has_events=False) if any(depths) else None
+        if followed is not None:
+            followed.depths = depths
 
 
 def _add(totals: dict[_N, list[int]], name: _N, numbers: Sequence[int]) -> None:

@@ -211,18 +211,104 @@ async def test_tenants_beyond_the_bound_count_for_the_cluster() -> None:
 
 
 async def test_a_queue_that_has_long_been_quiet_makes_room() -> None:
-    """A queue with waiting tasks is not quiet, even if no worker claims them."""
+    """One with waiting tasks, even if no worker claims them, is the last to do so."""
     story = Story()
     story.shards = [{("q0", "acme"): Counters(ready=1)}]
     for number in range(QUEUES_MAX):
         story.history.count("acme", f"q{number}", Flow.CREATED)
     await story.pass_by(SLOTS + 1)
-    for number in range(QUEUES_MAX):
+    for number in range(QUEUES_MAX - 1):
         story.history.count("acme", f"new{number}", Flow.CREATED)
     await story.pass_by()
+    depths = story.flows("acme", "q0").depths
+    story.history.count("acme", "one-more", Flow.CREATED)
+    await story.pass_by()
 
-    assert QUEUES_MAX - 1 == len(story.history.rates("acme"))
-    assert 1 == story.flows("acme", "q0").depths[0][-1]
+    assert 1 == depths[0][-1]
+    assert QUEUES_MAX == len(story.history.rates("acme"))
+    assert 0 == story.flows("acme", "q0").depths[0][-1]
+
+
+async def test_idle_queues_with_tasks_leave_tracks_to_busy_ones() -> None:
+    """A tenant may delay a task by a year in each of any number of queues."""
+    story = Story()
+    shard = {(f"q{number}", "idle"): Counters(delayed=1) for number in range(QUEUES_MAX)}
+    story.shards = [shard]
+    await story.pass_by(SLOTS + 1)
+    for dead in range(2):
+        shard[("work", "busy")] = Counters(dead=dead)
+        story.history.count("busy", "work", Flow.FAILED)
+        await story.pass_by()
+
+    assert {"work": [0, 0, 0, 2]} == story.history.rates("busy")
+    assert {"work": 1} == story.history.died("busy")
+
+
+async def test_who_has_the_most_quiet_queues_gives_up_a_track() -> None:
+    """Another tenant's idle queues stay, and idle ones take nothing from each other."""
+    story = Story()
+    shard = {(f"q{number}", "many"): Counters(delayed=1) for number in range(QUEUES_MAX - 10)}
+    shard |= {(f"q{number}", "few"): Counters(delayed=1) for number in range(10)}
+    story.shards = [shard]
+    await story.pass_by(SLOTS + 1)
+    shard |= {(f"late{number}", "few"): Counters(delayed=1) for number in range(10)}
+    story.history.count("busy", "work", Flow.CREATED)
+    await story.pass_by(2)
+
+    def tracked(tenant: str, name: str, count: int) -> int:
+        return sum(story.flows(tenant, f"{name}{n}").depths[1][-1] for n in range(count))
+
+    assert QUEUES_MAX - 11 == tracked("many", "q", QUEUES_MAX)
+    assert (10, 0) == (tracked("few", "q", 10), tracked("few", "late", 10))
+
+
+async def test_a_queue_whose_depths_change_is_not_quiet() -> None:
+    """Dead letters may come into a queue that has no event of its own."""
+    story = Story()
+    shard = {(f"q{number}", "acme"): Counters(delayed=1) for number in range(QUEUES_MAX)}
+    story.shards = [shard]
+    for number in range(SLOTS + 1):
+        shard[("q7", "acme")] = Counters(dead=number)
+        await story.pass_by()
+    for number in range(QUEUES_MAX - 1):
+        story.history.count("busy", f"work{number}", Flow.CREATED)
+    await story.pass_by()
+
+    assert QUEUES_MAX - 1 == len(story.history.rates("busy"))
+    assert {"q7": SLOTS - 2} == story.history.died("acme")
+
+
+async def test_dead_letters_of_a_queue_that_comes_back_are_no_new_ones() -> None:
+    """Its track was another's meanwhile, and knows no slot before."""
+    story = Story()
+    shard = {(f"q{number}", "acme"): Counters(dead=1000) for number in range(QUEUES_MAX)}
+    story.shards = [shard]
+    await story.pass_by(SLOTS + 1)
+    for number in range(QUEUES_MAX):
+        story.history.count("busy", f"work{number}", Flow.CREATED)
+    await story.pass_by(SLOTS + 2)
+    back = sum(story.flows("acme", f"q{number}").depths[3][-1] for number in range(QUEUES_MAX))
+    shard["q7", "acme"] = Counters(dead=1002)
+    await story.pass_by()
+
+    assert 1000 * QUEUES_MAX == back
+    assert {"q7": 2} == story.history.died("acme")
+
+
+async def test_a_busy_tenant_takes_the_track_of_a_quiet_one() -> None:
+    """Tenants that have events in the same slot keep theirs."""
+    story = Story()
+    names = [f"t{number}" for number in range(TENANTS_MAX)]
+    story.shards = [{("q", name): Counters(delayed=1) for name in names}]
+    await story.pass_by(SLOTS + 1)
+    for name in ("busy", *names[2:]):
+        story.history.count(name, "work", Flow.CREATED)
+    await story.pass_by()
+    last = {name: story.flows(name).flows[Flow.CREATED][-1] for name in ("busy", *names)}
+
+    assert {"busy": 1, **dict.fromkeys(names, 1), "t0": 0, "t1": 0} == last
+    assert 1 == sum(story.flows(name).depths[1][-1] for name in names[:2])
+    assert {1} == {story.flows(name).depths[1][-2] for name in names[2:]}
 
 
 @pytest.mark.parametrize(
