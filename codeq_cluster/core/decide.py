@@ -130,7 +130,7 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
         # Asked of every decision, so without a call.
         thing = change.after if change.after is not None else change.before
         if (thing.more is not None) if thing.__class__ is Task else (thing.__class__ in _TIMED):
-            decision = _with_shared_rows(view, of, decision, rules)
+            decision = _with_shared_rows(view, operation, decision, rules)
             break
     if decision.changes and view.asides:
         ended = setting_aside.ended(view, decision.changes)
@@ -142,10 +142,10 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
 
 
 def _with_shared_rows(
-    view: View, of: type[Operation], decision: Decision, rules: LifetimeRules
+    view: View, operation: Operation, decision: Decision, rules: LifetimeRules
 ) -> Decision:
     """Add what the changes of tasks cause on rows they share: schedules, groups, edges, keys."""
-    changes = decision.changes
+    of, changes = type(operation), decision.changes
     if _share_keys_alone(changes):
         rows = lone_keys.counted(view, changes)
         if rows is not None:
@@ -161,9 +161,10 @@ def _with_shared_rows(
     changes = uniques.settled(view, changes)
     if of not in _END_NOTHING:
         changes = depending.settled(view, changes)
-    return _with_last_states(
-        decision.outcome, reporting.settled(view, lanes.settled(view, changes))
-    )
+    # The leader asks for less if that did not fit an entry.
+    most = operation.count if isinstance(operation, Advance) else lanes.WALK_CHANGES_MAX
+    changes = lanes.settled(view, changes, walked_max=most)
+    return _with_last_states(decision.outcome, reporting.settled(view, changes))
 
 
 def _share_keys_alone(changes: tuple[Change, ...]) -> TypeGuard[tuple[TaskChange, ...]]:

@@ -47,13 +47,15 @@ HELD_BACK_MAX = 16
 _COUNTED = {State.LEASED: "running", State.READY: "ready", State.HELD: "held"}
 
 
-def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
+def settled(
+    view: View, changes: Iterable[Change], *, walked_max: int = WALK_CHANGES_MAX
+) -> tuple[Change, ...]:
     """Return a decision's changes with those of the keys' lanes.
 
     The end of a `Flow` by time stands for the next step of its walk, that of a `Lane` for a look
     at whom time lets go. A `Lane` that stays stands for what a worker or an admin says of its key.
     """
-    lanes = _Lanes(view)
+    lanes = _Lanes(view, walked_max)
     all_: list[Change] = []
     walks: list[Flow] = []
     for change in changes:
@@ -113,9 +115,10 @@ def unclaimed_max(lane: Lane, rule: PerKey) -> int:
 class _Lanes:
     """The lanes that a decision concerns."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, walked_max: int) -> None:
         self._view = view
-        self._walks = WALK_CHANGES_MAX, WALK_LANES_MAX  # What is left for the walks of all queues.
+        # What is left for the walks of all queues.
+        self._walks = min(walked_max, WALK_CHANGES_MAX), WALK_LANES_MAX
         self.known: dict[tuple[str, str], _Lane] = {}
 
     def noted(self, change: TaskChange) -> TaskChange:

@@ -35,3 +35,19 @@ def test_the_walks_of_many_queues_share_a_step() -> None:
     assert WALK_CHANGES_MAX == max(steps)
     assert len(QUEUES) * (TASKS - 1) == sum(steps)
     assert len(QUEUES) == sum(task.state is State.READY for task in shard.view.tasks.values())
+
+
+def test_a_walk_moves_fewer_tasks_if_so_many_do_not_fit_an_entry() -> None:
+    """Tasks with long histories are large; their walk goes on all the same."""
+    shard = Shard()
+    for number in range(4):
+        task = Create(id=str(number), tenant="acme", command="a", payload="{}", key="k")
+        shard.ask(CreateKeyed(task))
+    topic = PutTopic(request="a", tenant="acme", name="a", by="ops")
+    shard.ask(PutFlow(topic=topic, per_key=PerKey(), shards=1))
+    steps: list[int] = []
+    while (decision := decide(shard.view, Advance(count=1), shard.rules)).changes:
+        steps.append(sum(isinstance(each.after, Task) for each in decision.changes))
+        shard.view.advance(decision.changes)
+
+    assert [1, 1, 1, 0] == steps
