@@ -126,23 +126,29 @@ class TenantReader:
             tenant: The tenant that receives them; see `task_ids.kept`.
             shards: The new number of shards.
         """
+        found: dict[str, str] = {}
+        for task in self._awaited():
+            home = placed_again(task, tenant, shards)
+            if home is not None:
+                found[task.id] = task_ids.kept(tenant, task.id, home=home, shards=shards)
+        return found
+
+    def _awaited(self) -> Iterator[Task]:
+        """Yield the tasks on whose ends others depend, those on their way among both."""
         awaited: set[bytes] = set()
         for part in self.manifest.parts:
             for _, value in self._items(part, ItemKind.DEPENDENCIES):
                 row = records.decode_item(value)
                 assert isinstance(row, Dependencies)
-                awaited.update(
-                    each.parent.encode() for each in row.of if each.verdict is not Verdict.MET
-                )
-        found: dict[str, str] = {}
+                awaited |= _awaited_by(row)
+        for arrival in self._relayed():
+            awaited |= _awaited_by(arrival.dependencies)
         for part in self.manifest.parts if awaited else ():
             for key, value in self._rows(part, Family.TASK):
                 if _last(key) in awaited and tenant_of((key, value)) == self.tenant:
-                    task = records.decode_task(value)
-                    home = placed_again(task, tenant, shards)
-                    if home is not None:
-                        found[task.id] = task_ids.kept(tenant, task.id, home=home, shards=shards)
-        return found
+                    yield records.decode_task(value)
+        relayed = (arrival.task for arrival in self._relayed()) if awaited else ()
+        yield from (task for task in relayed if task.id.encode() in awaited)
 
     def _on(self, row: Dependencies) -> Dependencies:
         """Return what a task waits for, under the ids that `parents` gives."""
@@ -190,6 +196,7 @@ class TenantReader:
                     effect = relay.effect
                     task, row = on_its_way(effect, now_ms=relay.created_ms)
                     payload = effect.create.payload
+                    row = None if row is None else self._on(row)
                     yield Arrival(task=task, payload=payload, dependencies=row)
 
     def _newest(self, deliveries: Deliveries) -> Deliveries:
@@ -269,6 +276,12 @@ class _Beside:
     def skip(self) -> None:
         """Skip the next value."""
         self._next = next(self._rows, None)
+
+
+def _awaited_by(row: Dependencies | None) -> set[bytes]:
+    """Return the ids of the tasks whose ends it still depends on."""
+    of = () if row is None else row.of
+    return {each.parent.encode() for each in of if each.verdict is not Verdict.MET}
 
 
 def _inputs(rows: _Beside, of: Dependencies) -> Iterator[Input]:

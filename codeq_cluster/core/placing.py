@@ -137,7 +137,7 @@ def _placed(tenant: str, command: str, lane: str, once: str, shards: int) -> int
 
 
 def without_keys(task: Task) -> Task:
-    """Return the task without its keys; then nothing holds it."""
+    """Return the task without its keys; then only its start and its dependencies hold it."""
     if task.more is not None and (lane_of(task) or unique_key(task) or task.more.pinned):
         more = replace(
             task.more,
@@ -148,8 +148,13 @@ def without_keys(task: Task) -> Task:
             slotless=False,
             unique=None,
         )
-        if task.more.unique is not None and task.more.unique.role is Role.NEXT:
-            more = replace(more, waits=False)
-        state = State.READY if task.state is State.HELD else task.state
-        task = replace(task, more=more, state=state)
+        unique = task.more.unique
+        start_ms = 0
+        if unique is not None and unique.role is Role.NEXT:
+            more, start_ms = replace(more, waits=False), unique.start_ms
+        task = replace(task, more=more)
+        if task.state is State.HELD and not more.waits:
+            task = replace(task, state=State.READY)
+            if start_ms:
+                task = replace(task, state=State.DELAYED, seq=0, due_ms=start_ms)
     return replace(task, idempotency_key="")

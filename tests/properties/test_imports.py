@@ -23,7 +23,7 @@ from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.changes import Decision
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.dependencies import CreateDependent, Dependencies, Need, Node
+from codeq_cluster.core.dependencies import CreateDependent, CreateGraph, Dependencies, Need, Node
 from codeq_cluster.core.faults import fault, new_item_fault
 from codeq_cluster.core.importing import ARRIVALS_MAX
 from codeq_cluster.core.items import Delivery
@@ -31,7 +31,7 @@ from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import Advance, Import, Operation
 from codeq_cluster.core.outcomes import Imported, Outcome
 from codeq_cluster.core.placing import home_of
-from codeq_cluster.core.sharding import home_shard, shard_of
+from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_lane, with_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from tests.fakes.dict_view import DictView
@@ -304,3 +304,34 @@ def test_the_tasks_of_a_tenant_with_another_name_wait_for_each_other_there(tmp_p
     for row in rows:
         assert len(parents) == len({each.parent for each in row.of})
         assert {each.parent for each in row.of} <= here
+
+
+def test_tasks_that_were_on_their_way_know_their_parents_under_another_name(tmp_path: Path) -> None:
+    """Whether the parent or the dependent was, when the shard that made both was copied."""
+    world = World(2, seed=1)
+    rules = dataclasses.replace(RULES, shards=world.shards)
+
+    def node(name: str, shard: int, *parents: str) -> Node:
+        keys = (f"{name} {number}" for number in range(99))
+        key = next(each for each in keys if shard_of_lane("acme", "render", each, 2) == shard)
+        task_id = with_shard(world._id(), shards=2, wanted=shard)
+        new = Create(id=task_id, tenant="acme", command="render", payload="1", key=key)
+        return Node(new, tuple(Need(parent=each, name=each) for each in parents))
+
+    parents = [node("parent", shard) for shard in range(2)]
+    for parent, shard in zip(parents, (1, 0), strict=True):
+        graph = CreateGraph(
+            tenant="acme", shard=0, nodes=(parent, node("child", shard, parent.create.id))
+        )
+        world.views[0].advance(decide(world.views[0], graph, rules).changes)
+    place = BackupDirectory(tmp_path / "backups")
+    known = TenantReader(place=place, manifest=back_up(world, place, tmp_path), tenant="acme")
+    found = known.placed_parents(tenant="zeta", shards=3)
+    known = dataclasses.replace(known, parents=found)
+    arrivals = [*known.on_their_way()]
+    for part in known.manifest.parts:
+        arrivals += known.tasks(part)
+    rows = [each.dependencies for each in arrivals if each.dependencies is not None]
+
+    assert {parent.create.id for parent in parents} == found.keys()
+    assert sorted(found.values()) == sorted(row.of[0].parent for row in rows)

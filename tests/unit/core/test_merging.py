@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from codeq_cluster.core import merging
 from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.budget import Budget
+from codeq_cluster.core.dependencies import CreateDependent, Need, Node
 from codeq_cluster.core.explaining import Facts, Reason, explain
+from codeq_cluster.core.faults import task_fault
 from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.merging import MERGES_MAX, REPEATED_MS
@@ -32,7 +34,7 @@ from codeq_cluster.core.task import Role, State, Task, Unique, Until
 from codeq_cluster.core.unique import Holder, Merged, On, UniqueTerms, scope_of, unique_of
 from codeq_cluster.core.uniques import restored
 
-from .shard import Shard, create
+from .shard import NOW_MS, Shard, create
 
 HOUR_MS = 3_600_000
 _HELD: dict[str, Any] = {"id": "t", "tenant": "acme", "worker": "ann"}
@@ -249,6 +251,22 @@ def test_a_unique_key_decides_the_shard_unless_another_key_does() -> None:
     assert (State.READY, None) == (freed.state, unique_of(freed))
     assert not freed.more or not freed.more.waits
     assert not is_apart(freed, 7)
+
+
+def test_a_task_without_its_keys_waits_for_its_start_and_its_dependencies() -> None:
+    """An import or a restore that forgets keys starts nothing before its time."""
+    shard = Keyed()
+    shard.add("t", On.KEEP_LAST)
+    shard.claim()
+    shard.add("v", On.KEEP_LAST, run_at_ms=NOW_MS + 60_000)
+    shard.create("parent")
+    needs = (Need(parent="parent", name="parent"),)
+    shard.ask(CreateDependent(Node(create("child", key="k"), needs)))
+    later, child = (without_keys(shard.task(name)) for name in ("v", "child"))
+
+    assert (State.DELAYED, NOW_MS + 60_000) == (later.state, later.due_ms)
+    assert (State.HELD, True) == (child.state, child.waits_for_others)
+    assert ["", ""] == [task_fault(each) for each in (later, child)]
 
 
 def _arrive(shard: Shard, *tasks: Task, forget_keys: bool = False) -> Imported:
