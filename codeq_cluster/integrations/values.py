@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import time
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import uuid4
 
@@ -19,6 +20,11 @@ from codeq_cluster.integrations.numbered import last_of, read
 TOO_LARGE: Final = 413
 
 _READ_AT_ONCE: Final = 20
+_KEPT_S: Final = 604_800  # The broker keeps no value and no group longer after its end.
+# A group may be forgotten, and then the numbers of its span have a gap, seven days after the
+# span's begin. Longer spans would lose later values of a span early; shorter ones cost requests.
+_SPAN_S: Final = _KEPT_S // 2
+_CLOCKS_S: Final = 3_600  # By which the clocks of two processes may differ.
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
@@ -39,23 +45,28 @@ class Values:
     """A store of values by key, each write of which is a group of one cancelled task.
 
     A group has a name that its writer chooses, so a key leads to it without an index. The n-th
-    write of a key is the group `KEY.n`: what was written is never changed, two writers never
-    share a number, and a repeated write makes nothing. Each raises as `Client` does.
+    write of a key in a span of half a week is the group `KEY.SPAN.n`: what was written is never
+    changed, two writers never share a number, and a repeated write makes nothing. Numbers have no
+    gaps while their span is written to. Each raises as `Client` does.
     """
 
-    def __init__(self, client: Client, *, queue: str) -> None:
+    def __init__(
+        self, client: Client, *, queue: str, clock: Callable[[], float] = time.time
+    ) -> None:
         """Prepare it.
 
         Args:
             client: Of a producer's token.
             queue: `FRAMEWORK:results`, which holds the values for people to read.
+            clock: Unix seconds; those of others may differ by less than an hour.
         """
         self._client = client
         self._queue = queue
+        self._clock = clock
 
     async def get(self, key: str) -> str | bytes | None:
         """Return the last value of a key, or None."""
-        _, task_id = await last_of(self._client, self._name(key))
+        _, _, task_id = await self._last(self._name(key), self._spans(back_s=_KEPT_S + _CLOCKS_S))
         task = await read(self._client, task_id)
         return None if task is None else _value(task.payload)
 
@@ -88,16 +99,40 @@ class Values:
         task: dict[str, object] = {"command": self._queue, "payload": kept}
         if ttl_s:
             task["ttlSeconds"] = ttl_s
-        body = {"id": f"{name}.0", "tasks": [task], "seal": True}
-        while True:
-            try:
-                await self._client.begin_group(body)
-                break
-            except Refused as error:
-                if error.code != "idempotency-conflict":
-                    raise
-            body["id"] = f"{name}.{(await last_of(self._client, name))[0] + 1}"
-        await self._client.cancel_group(str(body["id"]))
+        spans = self._spans()
+        span, number = spans[-1], -1
+        if len(spans) > 1:  # By another clock the next span may have begun.
+            span, number, _ = await self._last(name, spans)
+        while not await self._begun(group := f"{name}.{span}.{number + 1}", task):
+            span, number, _ = await self._last(name, spans)
+        await self._client.cancel_group(group)
+
+    async def _begun(self, group: str, task: dict[str, object]) -> bool:
+        """Begin the group of a write; False if it is another one's."""
+        try:
+            await self._client.begin_group({"id": group, "tasks": [task], "seal": True})
+        except Refused as error:
+            if error.code != "idempotency-conflict":
+                raise
+            return False
+        return True
+
+    async def _last(self, name: str, spans: Sequence[int]) -> tuple[int, int, str]:
+        """Return the span, the number and the task of the last write.
+
+        Without one, these are the last of the spans, -1 and an empty text.
+        """
+        for span in spans:
+            number, task_id = await last_of(self._client, f"{name}.{span}")
+            if number >= 0:
+                return span, number, task_id
+        return spans[-1], -1, ""
+
+    def _spans(self, *, back_s: int = 0) -> Sequence[int]:
+        """Return the spans that others may write to now, or wrote to since; the newest first."""
+        now_s = self._clock()
+        newest, oldest = (int(at_s) // _SPAN_S for at_s in (now_s + _CLOCKS_S, now_s - back_s))
+        return range(newest, oldest - 1, -1)
 
     def _name(self, key: str) -> str:
         """Return the name of a key's groups; what no group can be named is a hash."""
