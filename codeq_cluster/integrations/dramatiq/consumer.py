@@ -184,14 +184,18 @@ class Consumer(dramatiq.Consumer):
         except DecodeError as error:
             text = f"UNREADABLE: {error.error!r}; its producer may use another encoder"
             log.error("message %s: %s", task.id, text)  # noqa: TRY400 - the text says it all
-            leases = self._session.link.leases
-            self._session.ask(
-                self._session.holding.end(
-                    task, lambda held: leases.fail(held, text[:_ERROR_CHARS_MAX])
-                )
-            )
+            self._session.ask(self._failed(task, text[:_ERROR_CHARS_MAX]))
             return None
         return Delivery(message, task)
+
+    async def _failed(self, task: TaskRecord, error: str) -> None:
+        """Fail a task that nobody holds a message of, or let it return by its lease."""
+        leases, holding = self._session.link.leases, self._session.holding
+        try:
+            await holding.end(task, lambda held: leases.fail(held, error))
+        finally:
+            # Nobody would ask for its end again, so it would be renewed forever.
+            holding.leave(task)
 
     def _end(
         self,

@@ -24,6 +24,12 @@ DELAY_MAX: Final = timedelta(days=366)
 DELIVERY: Final = "codeq_delivery"
 
 _PRIORITY: Final = "broker_priority"
+_KINDS: Final[Mapping[str, type]] = {
+    "actor_name": str,
+    "message_id": str,
+    "kwargs": Mapping,
+    "options": Mapping,
+}
 
 
 def key_of(message: Message[Any] | MessageProxy, *, delay_ms: int | None) -> str:
@@ -98,6 +104,9 @@ def message_of(record: TaskRecord, *, queue_name: str, delivery: str) -> Message
     """
     data = encoded_of(record.payload)
     message: Message[Any] = Message.decode(data)
-    if not isinstance(message.options, Mapping):
-        raise DecodeError("The options are no mapping.", data, None)
+    for name, kind in _KINDS.items():
+        if not isinstance(getattr(message, name), kind):
+            # It would stop the consumer that hands it out, and be held forever.
+            wrong = TypeError(f"{name} is no {kind.__name__}")
+            raise DecodeError("A field has another type.", data, wrong)
     return message.copy(queue_name=queue_name, options={DELIVERY: delivery})

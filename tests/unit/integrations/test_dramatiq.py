@@ -18,7 +18,7 @@ from dramatiq.errors import ConnectionClosed, QueueNotFound
 from dramatiq.middleware import AgeLimit, Callbacks, CurrentMessage, Pipelines, Retries, TimeLimit
 from dramatiq.results import ResultFailure, ResultMissing, Results, ResultTimeout
 
-from codeq_cluster.client import Refused, State, TaskRecord
+from codeq_cluster.client import Refused, State, TaskRecord, Unreachable
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.integrations.dramatiq import CodeqBackend, CodeqBroker
 from codeq_cluster.integrations.dramatiq.messages import DELIVERY
@@ -199,16 +199,46 @@ def test_messages_of_unknown_actors_and_unreadable_ones_fail(
 ) -> None:
     """What others put into a queue does not stop its worker."""
     queues.declare_queue("d-strange")
+    nobody = Message("d-strange", "nobody", (), {}, {})
+    wrong = {"actor_name": ["x"], "message_id": 1, "args": 1, "kwargs": [], "options": 1}
+    payloads = [{"not": "dramatiq"}, *(nobody.asdict() | {name: wrong[name]} for name in wrong)]
     with broker.sync_client() as client:
-        strange = client.create("d-strange", {"not": "dramatiq"}, priority=9)
-    queues.enqueue(Message("d-strange", "nobody", (), {}, {}))
+        strange = [client.create("d-strange", each, priority=9).id for each in payloads]
+    queues.enqueue(nobody)
     with _working(queues):
         queues.join("d-strange", timeout=WITHIN_MS)
 
     errors = {task.id: task.error for task in _tasks(broker, "d-strange")}
-    assert errors.pop(strange.id).startswith("UNREADABLE: ")
+    assert ["UNREADABLE: "] * 6 == [errors.pop(task_id)[:12] for task_id in strange]
     assert ["REJECTED: ActorNotFound('nobody')"] == list(errors.values())
     assert {State.DEAD} == {task.state for task in _tasks(broker, "d-strange") if task.id in errors}
+
+
+def test_an_unreadable_message_is_not_held_if_its_end_is_not_taken(
+    broker: LocalBroker, queues: CodeqBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dramatiq makes another consumer then; the message leaves room, and returns by its lease."""
+    queues.declare_queue("d-away")
+    session = queues._sessions.ours
+
+    async def away(*_: Any, **__: Any) -> None:
+        raise Unreachable("no node answers")
+
+    with broker.sync_client() as client:
+        client.create("d-away", {"not": "dramatiq"})
+    consumer = queues.consume("d-away", prefetch=1, timeout=WITHIN_MS)
+    with monkeypatch.context() as patch:
+        patch.setattr(session.link.leases, "fail", away)
+        with pytest.raises(ConnectionClosed, match="no node"):
+            next(consumer)
+    consumer.close()
+
+    assert 0 == session.holding.count("d-away")
+    broker.advance(minutes=2)
+    again = queues.consume("d-away", prefetch=1, timeout=WITHIN_MS)
+    assert None is next(again)
+    again.close()
+    assert [(State.FAILED, 2)] == [(t.state, t.attempts) for t in _tasks(broker, "d-away")]
 
 
 def test_a_delay_is_held_by_the_broker(broker: LocalBroker, queues: CodeqBroker) -> None:
