@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
@@ -37,12 +38,20 @@ class Graph:
 
     @property
     def refs(self) -> tuple[str, ...]:
-        """The name of each task: its command, with a number if the graph has it before."""
-        seen: dict[str, int] = {}
-        found = []
+        """The name of each task: its command, with a number if the graph has it before.
+
+        A number whose name is a command of the graph is left out, so that each name is one task's.
+        """
+        commands = {task.command for task, _ in self.nodes}
+        numbers = {command: itertools.count(2) for command in commands}
+        found = dict[str, None]()  # A set in its order.
         for task, _ in self.nodes:
-            count = seen[task.command] = seen.get(task.command, 0) + 1
-            found.append(task.command if count == 1 else f"{task.command}-{count}")
+            command = task.command
+            ref = command
+            while ref in found or (ref != command and ref in commands):
+                ref = f"{command}-{next(numbers[command])}"
+            found[ref] = None
+        assert len(found) == len(self.nodes), found
         return tuple(found)
 
     @property

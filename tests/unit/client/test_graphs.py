@@ -49,6 +49,16 @@ def test_each_step_waits_for_the_whole_step_before() -> None:
     assert [{}, {}, 1, 2, {}] == [task.payload for task, _ in graph.nodes]
 
 
+async def test_a_number_never_makes_the_name_of_another_command(broker: LocalBroker) -> None:
+    """Wherever that one stands; no task of the graph is lost."""
+    graph = "index-2" >> (fan("index", [1, 2, 3]) | NewTask("index-4", 4))
+    async with broker.client() as client:
+        made = await client.graph(graph)
+
+    assert ("index-2", "index", "index-3", "index-5", "index-4") == graph.refs
+    assert ["{}", "1", "2", "3", "4"] == [made[ref].payload for ref in graph.refs]
+
+
 def test_two_graphs_stand_side_by_side() -> None:
     """What follows them waits for the ends of both."""
     graph = "begin" >> (chain("a", "b") | NewTask("c", 1)) >> "end"
