@@ -157,6 +157,8 @@ class CodeqBroker(AsyncBroker):
         data = encoded_of(task.payload)
         try:
             message = self.formatter.loads(data)
+            # The receiver does the same, and drops a message of which it raises.
+            message.model_copy(update={"labels": dict(message.labels)}).parse_labels()
         except Exception as error:  # noqa: BLE001 - a formatter's own; the receiver reports it
             delivery = Delivery(task, {}, holding, link)
             delivery.failed(f"UNREADABLE: {error!r}; its producer may use another serializer")

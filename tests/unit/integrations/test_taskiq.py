@@ -212,20 +212,25 @@ async def test_unknown_messages_come_again_and_unreadable_ones_fail(
 ) -> None:
     """What this worker cannot run is not lost, as it would be if taskiq's word were taken."""
     queues = CodeqBroker(url, queue_name="t-strange")
+    of_labels = {"task_id": "a", "task_name": "any", "args": [], "kwargs": {}}
+    no_number = of_labels | {"labels": {"n": "many"}, "labels_types": {"n": 2}}
+    unreadable = [{"not": "taskiq"}, no_number]
     with broker.sync_client() as client:
-        strange = client.create("t-strange", {"not": "taskiq"}, priority=9)
+        strange = [client.create("t-strange", each, priority=9).id for each in unreadable]
     other = CodeqBroker(url, queue_name="t-strange")
     await other.register_task(lambda: None, task_name="newer:task").kiq()
 
     def given_back() -> bool:
-        return any(task.history and task.id != strange.id for task in tasks_of(broker, "t-strange"))
+        return any(
+            task.history and task.id not in strange for task in tasks_of(broker, "t-strange")
+        )
 
     async with working(queues):
-        await until(lambda: given_back() and ended(broker, "t-strange", 1)())
+        await until(lambda: given_back() and ended(broker, "t-strange", 2)())
 
-    unreadable, unknown = tasks_of(broker, "t-strange")
-    assert State.FAILED is unreadable.state
-    assert unreadable.error.startswith("UNREADABLE: ")
+    *failed, unknown = tasks_of(broker, "t-strange")
+    assert [State.FAILED] * 2 == [task.state for task in failed]
+    assert ["UNREADABLE: "] * 2 == [task.error[:12] for task in failed]
     assert State.DELAYED is unknown.state
     why = "no task is named 'newer:task' here; import its module"
     assert [("NACKED", why)] == [(each.outcome, each.error) for each in unknown.history]
