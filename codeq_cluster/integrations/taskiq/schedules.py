@@ -18,6 +18,7 @@ from taskiq.kicker import AsyncKicker
 from codeq_cluster.client import NewSchedule, Refused, State, TaskRecord
 from codeq_cluster.integrations.bodies import encoded_of
 from codeq_cluster.integrations.link import Link, lasting
+from codeq_cluster.integrations.numbered import NOT_FOUND, read
 from codeq_cluster.integrations.taskiq.broker import CodeqBroker
 from codeq_cluster.integrations.taskiq.messages import DRAWN, SCHEDULE
 
@@ -28,7 +29,8 @@ _GROUP: Final = "taskiq-schedule-"  # Of the names of groups: one for each `time
 _TAGS: Final = {"taskiq-schedule": "time"}
 _KINDS: Final = ("cron", "interval", "time")
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}")
-_NOT_FOUND: Final = 404
+_FORBIDDEN: Final = 403
+_CANCELLED: Final = frozenset({"CANCELLING", "CANCELLED"})  # Of a group.
 _UTC: Final = "UTC"
 _STALE: Final = "stale-revision"
 
@@ -85,8 +87,10 @@ class CodeqScheduleSource(ScheduleSource):
         now = datetime.now(UTC)
         for each in named:
             # One that is over has fired, if a worker had started before it.
-            if each.time is not None and _instant(each.time) > now:
-                await self.add_schedule(each)
+            if each.time is None or _instant(each.time) <= now:
+                continue
+            if not await self._add_time(each, each.time):
+                log.info("the time of %s was deleted, and stays so", each.schedule_id)
 
     async def get_schedules(self) -> list[ScheduledTask]:
         """Return the schedules of this source, and the times that have not come yet."""
@@ -113,39 +117,26 @@ class CodeqScheduleSource(ScheduleSource):
 
         Raises:
             Refused: The schedule is impossible, or its `time` is another one than before.
-            ValueError: It has several triggers, or an offset that is no time zone.
+            ValueError: It has several triggers, an offset that is no time zone, or a `time` and an
+                id of which one was deleted.
         """
-        link = self._link
         if schedule.time is None:
+            link = self._link
             await link.answer(link.operator.put_schedule(self._schedule(schedule)))
-            return
-        _check(schedule)
-        task = self._broker.template(self._message(schedule))
-        body = {
-            "command": task.command,
-            "payload": task.payload,
-            "priority": task.priority,
-            "maxAttempts": task.max_attempts,
-            "runAt": _instant(schedule.time).isoformat(),
-            "tags": _TAGS,
-        }
-        group = {"id": _group(schedule.schedule_id), "tasks": [body], "seal": True}
-        await link.answer(link.client.begin_group(group))
+            await self._cancel_time(schedule.schedule_id)
+        elif not await self._add_time(schedule, schedule.time):
+            raise ValueError(f"schedule {schedule.schedule_id} was deleted: use another id")
 
     async def delete_schedule(self, schedule_id: str) -> None:
         """Delete a schedule, if it exists; what it has sent already runs on."""
-        link, group = self._link, _group(schedule_id)
+        link = self._link
+        had_time = await self._cancel_time(schedule_id)
         try:
-            page = await link.answer(link.client.group_results(group))
-        except Refused as error:
-            if error.status != _NOT_FOUND:
-                raise
             await link.answer(link.operator.delete_schedule(_known(schedule_id)))
-            return
-        for member in page.members:
-            task = await link.answer(link.client.task(member.task_id))
-            if task.state is State.DELAYED:
-                await link.answer(link.client.cancel_group(group))
+        except Refused as error:
+            # Most ids of a `time` have no schedule, and those need no admin's token.
+            if not had_time or error.status not in {NOT_FOUND, _FORBIDDEN}:
+                raise
 
     def pre_send(self, task: ScheduledTask) -> None:  # noqa: ARG002 - taskiq's own hook
         """Keep a scheduler of taskiq from sending what the cluster sends.
@@ -158,6 +149,36 @@ class CodeqScheduleSource(ScheduleSource):
     @property
     def _link(self) -> Link:
         return lasting(self._target)
+
+    async def _add_time(self, schedule: ScheduledTask, time: datetime) -> bool:
+        """Add a schedule of a `time`; False if one of its id was deleted, whose group is kept."""
+        _check(schedule)
+        link, task = self._link, self._broker.template(self._message(schedule))
+        body = {
+            "command": task.command,
+            "payload": task.payload,
+            "priority": task.priority,
+            "maxAttempts": task.max_attempts,
+            "runAt": _instant(time).isoformat(),
+            "tags": _TAGS,
+        }
+        group = {"id": _group(schedule.schedule_id), "tasks": [body], "seal": True}
+        return (await link.answer(link.client.begin_group(group))).status not in _CANCELLED
+
+    async def _cancel_time(self, schedule_id: str) -> bool:
+        """Cancel the `time` of an id if it has not come; return whether there is or was one."""
+        link, group = self._link, _group(schedule_id)
+        try:
+            page = await link.answer(link.client.group_results(group))
+        except Refused as error:
+            if error.status != NOT_FOUND:
+                raise
+            return False
+        for member in page.members:
+            task = await link.answer(read(link.client, member.task_id))
+            if task is not None and task.state is State.DELAYED:
+                await link.answer(link.client.cancel_group(group))
+        return True
 
     def _of_labels(self) -> Iterator[ScheduledTask]:
         """Yield the schedules of labels, each with the same id every time."""

@@ -107,6 +107,49 @@ async def test_a_time_is_a_task_that_waits_at_the_cluster(broker: LocalBroker, u
     assert ["mine"] == [each.task_id for each in await delivered(queues, 1)]
 
 
+async def test_a_time_that_was_deleted_is_not_silently_ignored(
+    broker: LocalBroker, url: str
+) -> None:
+    """Its id cannot be added again, also with the same time; a label of it stays deleted."""
+    queues = CodeqBroker(url, queue_name="ts-deleted")
+    source = CodeqScheduleSource(queues, owner="ts-deleted")
+    at = broker.now + timedelta(hours=1)
+    label = {"time": at, "schedule_id": "deleted"}
+    queues.register_task(lambda: None, task_name="at", schedule=[label])
+    for _ in range(2):
+        await source.startup()
+        await source.delete_schedule("deleted")
+    with pytest.raises(ValueError, match="schedule deleted was deleted: use another id"):
+        await source.add_schedule(
+            ScheduledTask(task_name="at", labels={}, args=[], kwargs={}, **label)
+        )
+
+    assert [State.FAILED] == [task.state for task in tasks_of(broker, "ts-deleted")]
+
+
+async def test_an_id_that_becomes_a_cron_has_no_time_and_is_deleted_whole(
+    broker: LocalBroker, url: str
+) -> None:
+    """The group of the time is kept for seven days, and hides the schedule from nobody."""
+    source = CodeqScheduleSource(CodeqBroker(url, queue_name="ts-becomes"))
+    at = broker.now + timedelta(hours=1)
+
+    async def known() -> list[tuple[str | None, datetime | None]]:
+        found = await source.get_schedules()
+        return [(each.cron, each.time) for each in found if each.schedule_id == "becomes"]
+
+    await source.add_schedule(scheduled(time=at, schedule_id="becomes"))
+    with pytest.raises(Refused, match="cron"):
+        await source.add_schedule(scheduled(cron="every day", schedule_id="becomes"))
+    first = await known()
+    await source.add_schedule(scheduled(cron="0 3 * * *", schedule_id="becomes"))
+    second = await known()
+    await source.delete_schedule("becomes")
+
+    assert ([(None, at)], [("0 3 * * *", None)]) == (first, second)
+    assert [] == await known()
+
+
 async def test_schedules_are_listed_as_they_were_added(url: str) -> None:
     """Also those that another process has added; an id is changed by adding it again."""
     source = CodeqScheduleSource(CodeqBroker(url, queue_name="ts-listed"))
