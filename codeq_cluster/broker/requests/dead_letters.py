@@ -24,6 +24,8 @@ class DeadLetterSelection(Struct, frozen=True, kw_only=True):
         ids: Only these; empty for all.
         error: Only those that died of exactly this error; empty for all.
         kind: Only those that died of an error of this kind; empty for all.
+        until_ms: Only those that died up to then, Unix milliseconds; None for all. Each was
+            stamped by the leader of its shard.
         limit: At most this many, the newest first.
     """
 
@@ -31,10 +33,13 @@ class DeadLetterSelection(Struct, frozen=True, kw_only=True):
     ids: tuple[str, ...] = ()
     error: str = ""
     kind: str = ""
+    until_ms: int | None = None
     limit: int = BULK_MAX
 
     def fits(self, task: Task) -> bool:
-        """Return whether a dead letter of the queue died of a selected error."""
+        """Return whether a dead letter of the queue died of a selected error, and in time."""
+        if self.until_ms is not None and task.updated_ms > self.until_ms:
+            return False
         return self.error in {"", task.error} and self.kind in {"", error_kind(task.error)}
 
 

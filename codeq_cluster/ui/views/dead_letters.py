@@ -1,7 +1,8 @@
 """Dead letters: grouped by error, listed, requeued and deleted; also purging of queues.
 
 A request must name its dead letters: ids, a kind of error, or all. Otherwise an empty selection
-would mean all.
+would mean all. An action says until when they died, so that it takes none that its preview has not
+counted.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from codeq_cluster.api.declared.bodies import Body, Schema
+from codeq_cluster.api.declared.bodies import Body, Schema, instant_ms
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request, invalid_body
@@ -20,6 +21,7 @@ from codeq_cluster.api.routes.revising import NULL, revising
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelection
 from codeq_cluster.broker.requests.triage import Acted, Revising
 from codeq_cluster.core.error_kinds import KIND_CHARS_MAX, error_kind
+from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.ui.views.rows import TaskRows, task_row
 
 # One request acts on so many, which stays well within its time limit; the page repeats it for the
@@ -29,12 +31,14 @@ LOOKED_AT = 2000  # Dead letters grouped in one request: about 50 ms.
 
 _INVALID = invalid_body()
 _SELECT = bad_request("say which: ids, kind or all", "invalid-selection")
+_UNTIL = bad_request("invalid 'until' (use RFC3339)", "invalid-until")
 
 
 class TriageBody(Body):
     """Selects dead letters, and changes to their payloads.
 
     Attributes:
+        until: Only those that died up to then, as the preview says; null for all.
         patch: A merge patch of each payload (RFC 7396); null for none.
         payload: Replaces the payload of the only dead letter named; null keeps it.
     """
@@ -42,6 +46,7 @@ class TriageBody(Body):
     ids: list[str] | None = None
     kind: str | None = None
     all: bool = False
+    until: str | None = None
     patch: Raw = NULL
     payload: Raw = NULL
 
@@ -75,6 +80,7 @@ class Preview(Struct, rename="camel", kw_only=True):
     """A preview of an action: what it affects, and one payload before and after.
 
     Attributes:
+        until: When the newest of the tasks died; None if there is no task.
         before: The payload of one of the tasks; None if there is no task.
         after: None if nothing would change, or nothing can.
     """
@@ -82,6 +88,7 @@ class Preview(Struct, rename="camel", kw_only=True):
     matched: int
     kinds: list[ErrorKindRow]
     more: bool
+    until: str | None
     before: str | None
     after: str | None
 
@@ -133,6 +140,7 @@ async def preview(call: Call) -> HttpAnswer[Preview]:
         matched=sum(each.count for each in found),
         kinds=kind_rows(found),
         more=more,
+        until=rfc3339(max(each.newest_ms for each in found)) if found else None,
         before=before,
         after=after,
     )
@@ -181,12 +189,15 @@ def _selection(call: Call, body: TriageBody) -> DeadLetterSelection:
     named = [body.ids is not None, body.kind is not None, body.all]
     if sum(named) != 1:
         raise _SELECT
-    wanted = DeadLetterSelection(queue=call.command().lower(), kind=body.kind or "", limit=AT_ONCE)
     if body.kind is not None and body.kind != error_kind(body.kind):
         raise _SELECT
-    if body.ids is not None:
-        return DeadLetterSelection(queue=wanted.queue, ids=read_ids(body.ids), limit=AT_ONCE)
-    return wanted
+    return DeadLetterSelection(
+        queue=call.command().lower(),
+        ids=() if body.ids is None else read_ids(body.ids),
+        kind=body.kind or "",
+        until_ms=None if body.until is None else instant_ms(body.until, error=_UNTIL),
+        limit=AT_ONCE,
+    )
 
 
 def _revising(call: Call, body: TriageBody) -> Revising | None:

@@ -407,6 +407,30 @@ async def test_a_deletion_can_be_called_off_and_done_at_once(
     assert 1 == (await client.depth("n1", "admin", "dead.delete"))["dlq"]
 
 
+async def test_dead_letters_that_nobody_was_asked_about_stay(
+    admin: Window, client: RecordingClient
+) -> None:
+    """One that dies after they were counted is not deleted, nor requeued with the others."""
+    await die(client, "dead.later", "a", "b")
+    await admin.open("/dead-letters/dead.later", ready="tbody input[type=checkbox]")
+    await admin.click("Delete all")
+    await admin.page.fill("dialog input[name=typed]", "dead.later")
+    await die(client, "dead.later", "c")
+    await admin.click("Delete 2", within="dialog")
+    await admin.click("Now", within="#toasts")
+    await admin.shows("2 dead letters deleted", within="#toasts")
+    deleted = await client.depth("n1", "admin", "dead.later")
+    await admin.click("Requeue all")
+    await admin.shows("Requeue 1 dead letter?", within="dialog")
+    await die(client, "dead.later", "d")
+    await admin.click("Requeue 1", within="dialog")
+    await admin.shows("1 dead letter requeued", within="#toasts")
+    requeued = await client.depth("n1", "admin", "dead.later")
+
+    assert 1 == deleted["dlq"]
+    assert (1, 1) == (requeued["ready"], requeued["dlq"])
+
+
 async def test_a_dead_letter_is_requeued_from_its_own_view(
     admin: Window, client: RecordingClient
 ) -> None:

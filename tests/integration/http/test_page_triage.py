@@ -133,6 +133,38 @@ async def test_dead_letters_are_deleted_by_kind_or_by_name(world: World) -> None
     assert {"b": 1} == await world.kinds("deleted")
 
 
+@pytest.mark.parametrize("verb", ["requeue", "delete"])
+@pytest.mark.parametrize("by", ["ids", "kind", "all"])
+async def test_an_action_leaves_those_that_died_after_its_preview(
+    world: World, verb: str, by: str
+) -> None:
+    """Nobody was asked about them. A named one that has died again since is one of them."""
+    queue = f"later-{verb}-{by}"
+    ids = await world.die(queue, TIMEOUT.format(1), TIMEOUT.format(2))
+    selected: dict[str, object] = {
+        "ids": {"ids": ids},
+        "kind": {"kind": KIND},
+        "all": {"all": True},
+    }[by]
+    told = await world.act(queue, "preview", **selected)
+    await world.act(queue, "requeue", ids=ids[:1])
+    again = await world.client.claim(queue)
+    await world.client.post(f"tasks/{again['id']}/nack", {"reason": TIMEOUT.format(3)})
+    await world.die(queue, TIMEOUT.format(4))
+    done = await world.act(queue, verb, **selected, until=told["until"])
+
+    assert (2, False) == (told["matched"], told["more"])
+    assert (ids[1:], 1) == (done["ids"], done["changed"])
+    assert {KIND: 2} == await world.kinds(queue)
+
+
+async def test_a_preview_of_nothing_has_no_instant(world: World) -> None:
+    """There is nothing that an action could be about."""
+    told = await world.act("nothing", "preview", all=True)
+
+    assert (0, None) == (told["matched"], told["until"])
+
+
 async def test_actions_on_dead_letters_are_audited(world: World) -> None:
     """Requeues, their undoing and changed payloads are recorded."""
     ids = await world.die("record", "a", "b")
@@ -159,6 +191,8 @@ async def test_actions_on_dead_letters_are_audited(world: World) -> None:
         {"kind": ""},
         {"kind": "after 300 ms"},
         {"all": False},
+        {"all": True, "until": ""},
+        {"all": True, "until": 0},
         {"all": True, "patch": []},
         {"all": True, "patch": "x"},
         {"all": True, "payload": {}},

@@ -16,7 +16,7 @@ const WAIT_MS = 300;
 function named(what) {
   if (!what.ids) return [what];
   const parts = [];
-  for (let from = 0; from < what.ids.length; from += AT_ONCE) parts.push({ ids: what.ids.slice(from, from + AT_ONCE) });
+  for (let from = 0; from < what.ids.length; from += AT_ONCE) parts.push({ ...what, ids: what.ids.slice(from, from + AT_ONCE) });
   return parts;
 }
 
@@ -26,18 +26,30 @@ function body(what, change) {
 }
 
 async function preview(queue, what, change) {
-  const found = { matched: 0, more: false, kinds: [], before: null, after: null };
+  const found = { matched: 0, more: false, kinds: [], until: "", before: null, after: null };
   const kinds = new Map();
   for (const part of named(what)) {
     const one = await post(path("queues", queue, "dlq", "preview"), body(part, change));
     found.matched += one.matched;
     found.more ||= one.more;
+    if (one.until > found.until) found.until = one.until;
     found.before ??= one.before;
     found.after ??= one.after;
     for (const each of one.kinds) kinds.set(each.kind, (kinds.get(each.kind) || 0) + each.count);
   }
   found.kinds = [...kinds].map(([kind, number]) => ({ kind, count: number })).sort((one, other) => other.count - one.count);
   return found;
+}
+
+// Returns what is meant, with its preview; null if there is none. Those that die later are not meant:
+// nobody has been asked about them.
+async function counted(queue, what, after) {
+  const found = await tried(() => preview(queue, what));
+  if (!found) return null;
+  if (found.matched) return { found, meant: { ...what, until: found.until } };
+  toast("There are none any more");
+  after();
+  return null;
 }
 
 // Sends one request after the other until nothing is left of what is meant.
@@ -64,14 +76,10 @@ function howMany(found) {
 
 // what is {ids}, {kind} or {all: true}.
 export async function requeueing(queue, what, after) {
-  const found = await tried(() => preview(queue, what));
-  if (!found) return;
-  if (!found.matched) {
-    toast("There are none any more");
-    after();
-    return;
-  }
-  const changing = what.ids && what.ids.length === 1 && found.before !== null ? payloadEdit(found.before) : patchEdit(queue, what);
+  const asked = await counted(queue, what, after);
+  if (!asked) return;
+  const { found, meant } = asked;
+  const changing = what.ids && what.ids.length === 1 && found.before !== null ? payloadEdit(found.before) : patchEdit(queue, meant);
   const undo = h("p");
   const drawUndo = () => put(undo, changing.given() ? h("b", {}, "There is no undo: payloads that are changed cannot be changed back.") : "For two minutes it can be undone for those that nobody has claimed.");
   drawUndo();
@@ -82,15 +90,16 @@ export async function requeueing(queue, what, after) {
     send: async () => ({ change: changing.read() }),
   });
   if (sent === null) return;
-  const { parts, changed, leftAlone } = await carryOut(queue, "requeue", what, found, "Requeueing", sent.change);
+  const { parts, changed, leftAlone } = await carryOut(queue, "requeue", meant, found, "Requeueing", sent.change);
   const text = `${plural(changed, "dead letter")} requeued` + (leftAlone ? `, ${count(leftAlone)} left alone: their payloads are no objects, or would be too large` : "");
   undoable(text, parts, (action, ids) => post(path("queues", queue, "dlq", "undo"), { action, ids }), after);
   after();
 }
 
 export async function deleting(queue, what, after) {
-  const found = await tried(() => preview(queue, what));
-  if (!found) return;
+  const asked = await counted(queue, what, after);
+  if (!asked) return;
+  const { found, meant } = asked;
   const typed = what.all && h("input", { type: "text", autocomplete: "off", spellcheck: "false", name: "typed" });
   const sure = await ask({
     title: `Delete ${howMany(found)}?`,
@@ -108,7 +117,7 @@ export async function deleting(queue, what, after) {
   });
   if (!sure) return;
   held(`Deleting ${howMany(found)} of ${queue}`, async () => {
-    const { changed } = await carryOut(queue, "delete", what, found, "Deleting");
+    const { changed } = await carryOut(queue, "delete", meant, found, "Deleting");
     toast(`${plural(changed, "dead letter")} deleted`);
     after();
   });
