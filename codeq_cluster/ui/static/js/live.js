@@ -17,6 +17,8 @@ export class Feed {
   #closed = false;
   #begin;
   #streamAfter = 0;
+  #asked = 0; // The number of the last poll.
+  #taken = 0; // Answers of polls below this number come too late: something newer is shown.
   #hidden = () => (document.hidden ? this.#rest() : this.#open());
 
   // on(part, data) hears of every part, state("live" | "polling" | "lost") of how they come.
@@ -40,6 +42,7 @@ export class Feed {
   // Goes on with other parameters.
   show(params) {
     this.#params = params;
+    this.#overtake();
     this.#rest();
     this.#open();
   }
@@ -60,7 +63,10 @@ export class Feed {
       this.#state("live");
     };
     for (const part of PARTS) {
-      source.addEventListener(part, (event) => this.#take(part, JSON.parse(event.data)));
+      source.addEventListener(part, (event) => {
+        this.#overtake();
+        this.#take(part, JSON.parse(event.data));
+      });
     }
     source.onerror = () => {
       if (this.#source !== source) return;
@@ -94,10 +100,17 @@ export class Feed {
     return this.#source !== null && this.#source.readyState === EventSource.OPEN;
   }
 
+  // The stream sends a part only when it changes: what an old answer said would stay.
+  #overtake() {
+    this.#taken = ++this.#asked;
+  }
+
   async #poll() {
+    const mine = ++this.#asked;
     try {
       const parts = await get("/now" + this.#query());
-      if (this.#closed) return true;
+      if (this.#closed || mine < this.#taken) return true;
+      this.#taken = mine;
       for (const part of PARTS) if (parts[part] !== undefined) this.#take(part, parts[part]);
       return true;
     } catch (failure) {
