@@ -250,8 +250,10 @@ async def test_an_admin_sees_and_rotates_the_webhook_key(
     await admin.shows("version 2, current")
     shown = await admin.text()
     keys = await client.done("GET", "n1", "/admin/webhooks/keys", "admin")
+    replaced = datetime.fromisoformat(keys["keys"][1]["signsUntil"]).astimezone()
 
     assert "cqwh_" not in hidden
+    assert f"version 1, signs until {replaced:%Y-%m-%d %H:%M:%S}" in shown
     assert [2, 1] == [each["version"] for each in keys["keys"]]
     assert all(each["key"] in shown and each["id"] in shown for each in keys["keys"])
 

@@ -44,9 +44,10 @@ export function span(seconds) {
   return parts.filter((part) => !part.startsWith("0 ")).slice(0, 2).join(" ");
 }
 
+// Of the past: a later instant is of a clock that is ahead of the browser's. `until` is of the future.
 export function ago(instant, now = Date.now()) {
   const seconds = (now - Date.parse(instant)) / 1000;
-  return seconds < 1 ? "now" : seconds < 0 ? "in " + span(-seconds) : span(Math.floor(seconds)) + " ago";
+  return seconds < 1 ? "now" : span(Math.floor(seconds)) + " ago";
 }
 
 export function until(instant, now = Date.now()) {

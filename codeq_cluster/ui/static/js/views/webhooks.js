@@ -9,7 +9,7 @@ import { card, head } from "../parts.js";
 import { href } from "../router.js";
 import { listed, pages } from "../search.js";
 import { administers } from "../state.js";
-import { due, instant, shortId } from "../states.js";
+import { at, due, instant, shortId } from "../states.js";
 import { table } from "../table.js";
 import { toast, tried } from "../toast.js";
 
@@ -77,7 +77,7 @@ export function open() {
   const keys = h("div.pad", {});
   function drawKeys(shown) {
     patch(keys, ...(shown
-      ? shown.map((key) => h("p.break", {}, h("span.mono", {}, key.key), h("div.dim.small", {}, `key id ${key.id}, version ${key.version}, `, key.signsUntil ? ["signs until ", instant(key.signsUntil)] : "current")))
+      ? shown.map((key) => h("p.break", {}, h("span.mono", {}, key.key), h("div.dim.small", {}, `key id ${key.id}, version ${key.version}, `, key.signsUntil ? ["signs until ", at(key.signsUntil)] : "current")))
       : [h("p.dim", {}, "Receivers verify callbacks and notices with this tenant's key. Showing it leaves an audit record.")]));
   }
   async function showKeys(path, body) {
