@@ -5,6 +5,7 @@ import { h, put } from "./dom.js";
 import { ask, get, use } from "./http.js";
 import { Feed } from "./live.js";
 import { login } from "./login.js";
+import { leaveTyping } from "./parts.js";
 import { here, onMove } from "./router.js";
 import { closeMenus, drawNav, drawServing, drawState, drawTools, drawTrouble, theme } from "./shell.js";
 import { session } from "./state.js";
@@ -68,6 +69,7 @@ function leave() {
   if (shown && shown.feed) shown.feed.close();
   if (shown && shown.view && shown.view.close) shown.view.close();
   leaveDoubts();
+  leaveTyping();
   shown = { feed: null, view: null };
 }
 
@@ -93,6 +95,7 @@ async function show() {
     main.focus({ preventScroll: true });
     if (!mine.feed) follow(mine, "frame", {}, () => {});
   } catch (failure) {
+    if (shown !== mine) return;
     put(main, h("p.empty.bad", {}, "This view could not be opened: " + failure.message));
   }
 }

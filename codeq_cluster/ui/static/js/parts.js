@@ -41,11 +41,19 @@ export function textFilter(label, value, placeholder, told) {
   return h("label.field", {}, label, h("input", { type: "search", value, placeholder, spellcheck: "false", oninput: (event) => tell(event.target.value) }));
 }
 
-// Calls after the last of several changes, as of what is being typed.
+let left = 0; // Views.
+
+export function leaveTyping() {
+  left += 1;
+}
+
+// Calls after the last of several changes, as of what is being typed; not once the view is left, since
+// it would write its filters into the address of the next.
 export function settled(call, milliseconds = 250) {
+  const before = left;
   let timer = 0;
   return (...values) => {
     clearTimeout(timer);
-    timer = setTimeout(() => call(...values), milliseconds);
+    timer = setTimeout(() => left === before && call(...values), milliseconds);
   };
 }

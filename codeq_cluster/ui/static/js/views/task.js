@@ -36,6 +36,7 @@ export function openTask({ follow }, id) {
   let besideOf = "";
   let beside = { steps: [], signals: [] };
   let logged = 0;
+  let logging = false;
   let lines = [];
   let task = null;
 
@@ -63,10 +64,12 @@ export function openTask({ follow }, id) {
     contentOf = name;
     try {
       const content = await get(path("tasks", id, "content"));
+      if (name !== contentOf) return;
       drawPart(payload, "Payload", content.payload, "payload-" + id);
       drawPart(result, "Result", content.result, "result-" + id, content.artifacts);
       put(following, content.next.length > 0 && card("Made by its result", h("ul.plain-list", {}, content.next.map((each) => h("li", {}, made(each)))), { flush: true }));
     } catch (failure) {
+      if (name !== contentOf) return;
       contentOf = "";
       failed(failure);
     }
@@ -79,19 +82,24 @@ export function openTask({ follow }, id) {
     if (name === besideOf) return;
     besideOf = name;
     try {
-      beside = await get(path("tasks", id, "steps"));
+      const recorded = await get(path("tasks", id, "steps"));
+      if (name !== besideOf) return;
+      beside = recorded;
       patch(attempts, timeline(task, beside));
     } catch (failure) {
+      if (name !== besideOf) return;
       besideOf = "";
       failed(failure);
     }
   }
 
-  // Only lines that came since are fetched. Those with a number up to `dropped` are gone.
+  // Only lines that came since are fetched, by one request at a time: a part that came late would end
+  // the log. Those with a number up to `dropped` are gone.
   async function fetchLog() {
-    if (!task.logged || task.logged === logged || !administers()) return;
+    if (logging || !task.logged || task.logged === logged || !administers()) return;
     const shown = logged;
     logged = task.logged;
+    logging = true;
     try {
       const told = await get(`${path("tasks", id, "log")}?after=${shown}`);
       lines = [...lines.filter((each) => each.number <= shown), ...told.lines].filter((each) => each.number > told.dropped);
@@ -99,7 +107,11 @@ export function openTask({ follow }, id) {
     } catch (failure) {
       logged = shown;
       failed(failure);
+      return;
+    } finally {
+      logging = false;
     }
+    fetchLog();
   }
 
   function drawLog(dropped) {
