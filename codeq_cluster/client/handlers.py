@@ -44,7 +44,7 @@ Handler = Callable[[Task[Any]], Awaitable[object]] | Callable[[Task[Any]], objec
 Meaning = Fail | Retry | Reject
 
 _REASON_CHARS_MAX: Final = 1024  # The broker cuts a longer one.
-_AFTER_S_MAX: Final = 366 * 86_400  # Above the broker's bound; it reads no number of any size.
+_AFTER_S_MAX: Final = 366 * 86_400  # The broker cuts it, and refuses far larger numbers.
 _ERROR_CHARS_MAX: Final = 8192  # At most 32 KiB of UTF-8, half of the broker's bound.
 
 

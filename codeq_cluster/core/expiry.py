@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from operator import itemgetter
 
 from codeq_cluster.core import bulking, gating, graphing, grouping
 from codeq_cluster.core.bulk import BulkJob
@@ -54,20 +53,24 @@ def advance(view: View, operation: Advance, rules: LifetimeRules) -> Decision:
         pause_ms = operation.pause_ms
         changes += bulking.elapsed(view, steps[0], rules, due_ids, most=left, pause_ms=pause_ms)
     elif steps:
-        walks = [item for item in steps if isinstance(item, Walk | Dependencies)]
-        walks = [item for item in walks if item.id not in due_ids]
+        walks = [
+            item
+            for item in steps
+            if isinstance(item, Walk | Dependencies) and item.id not in due_ids
+        ]
         changes = list(graphing.elapsed(view, walks, rules, changes, most=left))
     return Decision(Advanced(len(changes)), tuple(changes))
 
 
 def _by_turns(items: Iterable[_Stepping]) -> list[_Stepping]:
     """Return items in an order in which tenants take turns, each tenant's as they were."""
-    of_tenant: Counter[str] = Counter()
-    turns: list[tuple[int, _Stepping]] = []
-    for item in items:
-        turns.append((of_tenant[item.tenant], item))
-        of_tenant[item.tenant] += 1
-    return [item for _, item in sorted(turns, key=itemgetter(0))]
+    turns: Counter[str] = Counter()
+
+    def turn(item: _Stepping) -> int:
+        turns[item.tenant] += 1
+        return turns[item.tenant]
+
+    return sorted(items, key=turn)
 
 
 def _elapsed(view: View, task_id: str, rules: LifetimeRules) -> TaskChange:

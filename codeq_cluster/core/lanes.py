@@ -69,11 +69,11 @@ def settled(
             lanes.told(change.after)
         else:
             all_.append(change)
-    waits: dict[str, Task] = {}
+    last: dict[str, Task] = {}
     for lane in lanes.known.values():
-        all_ += lane.arranged(waits)
-    if waits:
-        all_ = [_instead(change, waits) for change in all_]
+        all_ += lane.arranged(last)
+    if last:
+        all_ = [_instead(change, last) for change in all_]
     for flow in walks:
         all_ += lanes.walked(flow)
     for lane in lanes.known.values():
@@ -220,11 +220,12 @@ class _Lane:
         self._now = replace(self._now, held_until_ms=until_ms, own=lane.own)
         self._rule = self._rule_for(lane.own)
 
-    def arranged(self, waits: dict[str, Task]) -> list[Change]:
+    def arranged(self, last: dict[str, Task]) -> list[Change]:
         """Return the changes of tasks that the decision itself does not change.
 
         Args:
-            waits: Gets the tasks that it makes ready and that must wait, by id, as they are then.
+            last: Gets those that it changes and that end otherwise, by id, as they are then: tasks
+                that it makes ready and that must wait, and waiting ones that it notes and that go.
         """
         rule, now = self._rule, self._now
         moves = self._arrived or self._returned or now.held or self.is_strict or now.rests
@@ -232,7 +233,7 @@ class _Lane:
             return []
         self._take_back(rule)
         arrived = deque(sorted(self._arrived.values(), key=self._rank))
-        changes = list(self._let_go(arrived, self._room(rule, besides=len(arrived)), waits))
+        changes = list(self._let_go(arrived, self._room(rule, besides=len(arrived)), last))
         if self._is_beyond(rule):
             places = self._places(rule)
             changes += self._stay(list(islice(self._ready(), places, places + HELD_BACK_MAX)))
@@ -244,8 +245,8 @@ class _Lane:
                 changes.append(self._changed(weak, self._held_again(weak)))
         # The last first: whoever goes to the front goes before those that are there already.
         for task in reversed(arrived):
-            waits[task.id] = self._held(task)
-            self._changed(task, waits[task.id])
+            last[task.id] = self._held(task)
+            self._changed(task, last[task.id])
         return changes
 
     def _take_back(self, rule: PerKey) -> None:
@@ -257,7 +258,7 @@ class _Lane:
             self._arrived[task.id] = task
             self._front.add(task.id)
 
-    def _let_go(self, arrived: deque[Task], room: int, waits: dict[str, Task]) -> Iterator[Change]:
+    def _let_go(self, arrived: deque[Task], room: int, last: dict[str, Task]) -> Iterator[Change]:
         """Yield the changes of held tasks that go; take those that go from the arrived ones."""
         heads = self._heads()
         head = next(heads, None)
@@ -269,7 +270,7 @@ class _Lane:
                 change = self._changed(head, self._admitted(head))
                 if head.id in self._stayed:
                     assert change.after is not None
-                    waits[head.id] = change.after  # The decision changes it already.
+                    last[head.id] = change.after
                 else:
                     yield change
                 head = next(heads, None)
@@ -464,12 +465,12 @@ class _Lane:
             self._now = replace(self._now, **{field: getattr(self._now, field) + number})
 
 
-def _instead(change: Change, waits: Mapping[str, Task]) -> Change:
-    """Return a change by which its task has to wait, if it is one of those."""
+def _instead(change: Change, last: Mapping[str, Task]) -> Change:
+    """Return a change with its task as it ends, if it is one of those."""
     if not isinstance(change, TaskChange) or change.after is None:
         return change
-    waiting = waits.get(change.after.id)
-    return change if waiting is None else replace(change, after=waiting)
+    after = last.get(change.after.id)
+    return change if after is None else replace(change, after=after)
 
 
 def _counted_as(task: Task) -> str:

@@ -38,7 +38,7 @@ async def create_member(call: Call, group: str, new: Create) -> Created:
         raise BAD_MEMBER
     groups = call.services.broker.groups
     outcome = await groups.add(caller(call), group, (new,), name=new_request())
-    [task] = accepted(outcome).tasks  # Without a key it is there, wherever its shard is.
+    [task] = accepted(outcome).tasks  # A member without a key is shown, whatever its shard.
     return Created(task, payload=new.payload)
 
 
