@@ -27,6 +27,15 @@ class Kept(Generic[_H, _V]):
         found = self._held.get(holder, {}).get(name)
         return None if found is None else found[0]
 
+    def renewed(self, holder: _H, name: Hashable) -> _V | None:
+        """Return a thing, which is its holder's newest from now on, or None."""
+        held = self._held.get(holder, {})
+        found = held.pop(name, None)
+        if found is None:
+            return None
+        held[name] = found
+        return found[0]
+
     def of(self, holder: _H) -> list[_V]:
         """Return a holder's things, the newest last."""
         return [value for value, _ in self._held.get(holder, {}).values()]

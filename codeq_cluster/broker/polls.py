@@ -51,13 +51,16 @@ class Polls:
             worker: As people see it; its name is its own choice.
             commands: Those it asks for; empty for all.
         """
-        poll = self._known.get(tenant, worker) or Poll(worker, 0)
+        asked = tuple(map(str.lower, commands[:COMMANDS_MAX]))
+        poll = self._known.renewed(tenant, worker)
+        if poll is None or poll.commands != asked:  # Most claims repeat the one before.
+            poll = poll or Poll(worker, 0)
+            poll.commands = asked
+            commands_bytes = _COMMAND_BYTES * len(asked) + sum(map(len, asked))
+            weight = _POLL_BYTES + len(worker) + commands_bytes
+            self._known.put(tenant, worker, poll, weight=weight)
         poll.last_ms = self._now_ms()
-        poll.commands = tuple(map(str.lower, commands[:COMMANDS_MAX]))
         poll.waiting += 1
-        commands_bytes = sum(_COMMAND_BYTES + len(command) for command in poll.commands)
-        weight = _POLL_BYTES + len(worker) + commands_bytes
-        self._known.put(tenant, worker, poll, weight=weight)
         return poll
 
     def of(self, tenant: str) -> list[Poll]:

@@ -32,6 +32,18 @@ def test_a_thing_that_is_put_again_is_the_newest() -> None:
     assert kept.get("acme", "b") is None
 
 
+def test_a_thing_that_is_renewed_outlives_those_put_since() -> None:
+    """With the weight that it has; one that is not there stays so."""
+    kept: Kept[str, str] = Kept(10)
+    kept.put("acme", "a", "a", weight=4)
+    kept.put("acme", "b", "b", weight=4)
+    assert ["a", None] == [kept.renewed("acme", name) for name in "ac"]
+    kept.put("acme", "d", "d", weight=4)
+
+    assert ["a", "d"] == kept.of("acme")
+    assert kept.renewed("other", "a") is None
+
+
 def test_what_is_dropped_leaves_its_room() -> None:
     """A drop of a thing that is not there changes nothing."""
     kept: Kept[str, int] = Kept(2)
