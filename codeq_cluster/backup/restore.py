@@ -13,11 +13,19 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from codeq_cluster.backup import manifest as manifests
+from codeq_cluster.backup.apart import (
+    RELAYS,
+    all_fit,
+    carries_apart,
+    refuse_apart,
+    without_its_keys,
+)
 from codeq_cluster.backup.catalogue import known_rows_of
 from codeq_cluster.backup.manifest import BackupManifest, Part
 from codeq_cluster.backup.resharding import shard_of_row
@@ -32,16 +40,15 @@ from codeq_cluster.core import lanes, uniques
 from codeq_cluster.core.dependencies import Dependencies
 from codeq_cluster.core.dependencies import restored as restored_row
 from codeq_cluster.core.flowing import restored, restored_without
-from codeq_cluster.core.groups import Group, Member, group_shard, member_id
+from codeq_cluster.core.groups import Group
 from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.lane import FlowRule, KeyRule, Lane
-from codeq_cluster.core.placing import is_apart, once_name, pin_of, placing_key, without_keys
+from codeq_cluster.core.placing import is_apart, once_name, pin_of, without_keys
 from codeq_cluster.core.relays import Relay, RelayedTask, RelayLink
 from codeq_cluster.core.schedules import PAUSED_BY_RESTORE, Schedule, held_back
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind, Place
 from codeq_cluster.core.tally import GROUPS, KEY_RULES, SCHEDULES, Tally
-from codeq_cluster.core.task import Membership
 from codeq_cluster.core.unique import Holder
 from codeq_cluster.errors import BackupFailed
 from codeq_cluster.raft.journal_rows import rows_after_snapshot
@@ -135,8 +142,10 @@ def restore(
         StorageFailed: The disk refused.
     """
     _check_sources(sources)
-    if not wanted.forget_keys:
-        _refuse_keys_apart(sources, wanted)
+    for source in () if wanted.forget_keys else sources:
+        read = (_rows(source, part, wanted, lambda _size: None) for part in source.manifest.parts)
+        old = source.manifest.shards
+        refuse_apart(chain.from_iterable(read), old=old, new=wanted.shards)
     parts = [part for source in sources for part in source.manifest.parts]
     index = max(_INDEX_MIN, *(part.index for part in parts)) + 1
     term = max(part.term for part in parts) + 1
@@ -253,7 +262,9 @@ class _Filling:
         self._old_count = 0
         self._exported: set[str] = set()
         self._pins: dict[tuple[str, str], str] = {}
-        self._bare: set[str] = set()  # Those of tasks that have come without their keys.
+        self._fits = True  # The source's number of shards is a multiple of this one.
+        self._bare: set[str] = set()  # The ids of tasks that have come without their keys.
+        self._apart: set[bytes] = set()  # The keys of relays whose tasks go without theirs.
         self._lost: set[str] = set()  # The ids of tasks and deliveries that cannot be read.
 
     def take(
@@ -264,6 +275,7 @@ class _Filling:
             self._acted, self._old_count = {}, source.manifest.shards
         if source.manifest.tenant is not None:
             self._exported.add(tenant_name(source.manifest.tenant))
+        self._fits = all_fit(source.manifest.shards, self._count)
         for part in source.manifest.parts:
             for row in _rows(source, part, self._wanted, passed):
                 tenant = tenant_of(row)
@@ -357,6 +369,8 @@ class _Filling:
                 self._acted[source, int(other)] = item.number
         elif isinstance(item, Relay):
             self._put(shard, key, row[1])  # All tasks must be there before its other rows.
+            if not self._fits and carries_apart(item, self._count):
+                self._apart.add(key)
         else:
             if isinstance(item, Schedule) and not self._wanted.run_schedules:
                 item = held_back(item, by=PAUSED_BY_RESTORE, now_ms=item.updated_ms)
@@ -371,8 +385,8 @@ class _Filling:
         The copy of the other shard may be from before that.
         """
         relays = [
-            (key, relay)
-            for key, value in shard.stored(keyspace.item_prefix(ItemKind.RELAY))
+            (key, without_its_keys(relay) if key in self._apart else relay)
+            for key, value in shard.stored(RELAYS)
             if isinstance(relay := records.decode_item(value), Relay)
         ]
         # In their order: one may be of no use before another.
@@ -380,26 +394,11 @@ class _Filling:
             if self._has_acted(relay):
                 shard.put(key, None)
                 continue
-            effect = relay.effect.among(self._count)
-            to = effect.home(self._count)
-            if isinstance(effect, RelayedTask) and effect.more.member is not None:
-                self._name_member(effect, effect.more.member)
+            to = relay.effect.home(self._count)
             shard.relays[to] += 1
-            again = replace(
-                relay, effect=effect, to=to, number=shard.relays[to], taken_ms=0, expires_ms=0
-            )
+            again = replace(relay, to=to, number=shard.relays[to], taken_ms=0, expires_ms=0)
             self._put_item(shard, again)
-
-    def _name_member(self, effect: RelayedTask, member: Membership) -> None:
-        """Tell a group the id that its member has in this cluster."""
-        tenant = effect.tenant
-        shard = self._shards[group_shard(tenant, member.group, self._count)]
-        key = keyspace.item(ItemKind.MEMBER, tenant, member_id(member.group, member.name))
-        shard.flush()
-        record = shard.store.state.get(key)
-        row = None if record is None else records.decode_item(record)
-        if isinstance(row, Member):
-            shard.put(key, records.encode(replace(row, task_id=effect.create.id)))
+            self.forgotten += key in self._apart
 
     def _has_acted(self, relay: Relay) -> bool:
         """Return whether the other shard's copy is from after a relay."""
@@ -411,8 +410,7 @@ class _Filling:
         # One tenant's rows do not tell; a task that was deleted meanwhile comes again.
         if not isinstance(relay.effect, RelayedTask):
             return False  # Noted twice, it acts once.
-        effect = relay.effect.among(self._count)
-        create, shard = effect.create, self._shards[effect.home(self._count)]
+        create, shard = relay.effect.create, self._shards[relay.effect.home(self._count)]
         if not create.idempotency_key:
             return shard.has(keyspace.task(create.id))
         return shard.has(keyspace.idempotency(create.tenant, once_name(create)))
@@ -450,42 +448,6 @@ def _check_sources(sources: Sequence[RestoreSource]) -> None:
         raise BackupFailed("only exports of one tenant can be added to a backup")
     if len(set(tenants)) != len(tenants):
         raise BackupFailed("a tenant is in more than one of the backups")
-
-
-def _refuse_keys_apart(sources: Sequence[RestoreSource], wanted: Wanted) -> None:
-    """Refuse before anything is written; reads the backup if keys can be apart."""
-    for source in sources:
-        if source.manifest.shards % wanted.shards == 0:
-            continue
-        apart = Counter(
-            kind
-            for part in source.manifest.parts
-            for row in _rows(source, part, wanted, lambda _size: None)
-            if (kind := _key_apart(row, wanted.shards))
-        )
-        if apart:
-            fitting = [
-                str(count)
-                for count in range(1, source.manifest.shards + 1)
-                if source.manifest.shards % count == 0
-            ]
-            said = " and ".join(f"{number} {kind}" for kind, number in sorted(apart.items()))
-            raise BackupFailed(
-                f"{said} cannot be kept with {wanted.shards} shards: restore "
-                f"with {', '.join(fitting)}, or leave these keys out with restore --forget-keys"
-            )
-
-
-def _key_apart(row: Row, shards: int) -> str:
-    """Return what a row has that belongs on another shard, in words, or ""."""
-    try:
-        if keyspace.family(row[0]) is not Family.TASK:
-            return ""
-        task = records.decode_task(row[1])
-        kind = "tasks with keys" if placing_key(task) else "idempotency keys"
-        return kind if is_apart(task, shards) else ""
-    except records.RecordInvalid:
-        return ""  # It is left out.
 
 
 def _digest(sources: Sequence[RestoreSource], wanted: Wanted, shard: int) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from msgspec import Struct
 
 from codeq_cluster.core.bounds import broken
@@ -21,7 +19,3 @@ class Crossing(Struct, frozen=True, array_like=True):
     def fault(self) -> str:
         """Return which rule a field breaks, or ""."""
         return broken(self)
-
-    def among(self, shards: int) -> Self:  # noqa: ARG002, which others need
-        """Return it for another number of shards."""
-        return self

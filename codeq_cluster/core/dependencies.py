@@ -53,8 +53,9 @@ INPUTS_BYTES_MAX = 2**20  # Of one task.
 WALKED_MAX = 48
 WALKED_BYTES_MAX = 2**19
 
-# An import brings a dependent's parents within this time.
+# An import brings a dependent's parents within this time, and so do the relays of a backup.
 GRACE_MS = 3_600_000
+_RESTORED_MS = 1  # Due at once, as no row is that has asked.
 # The shard of a graph sends each of its tasks to the shard of its key within this time: unless it
 # is without a majority for longer, a parent that is not there yet will come.
 SENT_GRACE_MS = 86_400_000
@@ -180,8 +181,8 @@ class Dependencies(StoredItem, frozen=True, array_like=True, tag="deps", kw_only
         start_ms: The earliest start that the task asks for; 0 for none.
         asked: How often it has asked for parents on other shards.
         expires_ms: When it asks, or asks again; 0 for never.
-        grace_ms: Until then, a parent that is not there may still come, by the same import or from
-            the shard of its graph.
+        grace_ms: Until then, a parent that is not there may still come, by the same import, or
+            from the shard of its graph.
     """
 
     place = Place.TASK
@@ -409,7 +410,13 @@ class Resolve(Crossing, frozen=True, array_like=True, tag="resolve", kw_only=Tru
 
 def restored(row: Dependencies) -> Dependencies:
     """Return a row of a backup as it begins here: a task that waits asks again at once."""
-    return row if row.all_met else replace(_open(row), asked=0, expires_ms=1)
+    return row if row.all_met else replace(_open(row), asked=0, expires_ms=_RESTORED_MS)
+
+
+def asking(row: Dependencies, *, now_ms: int) -> Dependencies:
+    """Return a row that is asking; parents of a restored one may still be on their way."""
+    grace_ms = now_ms + GRACE_MS if row.expires_ms == _RESTORED_MS else row.grace_ms
+    return replace(row, expires_ms=0, grace_ms=grace_ms)
 
 
 def arriving(row: Dependencies, *, tenant: str, now_ms: int) -> Dependencies:

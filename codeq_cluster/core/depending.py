@@ -37,6 +37,7 @@ from codeq_cluster.core.dependencies import (
     Verdict,
     Walk,
     Watch,
+    asking,
     edge_id,
     input_id,
     told,
@@ -147,7 +148,8 @@ class Dependents:
         """Ask for every parent whose end a task still waits for; return how many they are."""
         task = self.task(row.id)
         before, now = self._rows.get(row.id, (row, row))  # A walk may have told it of some.
-        self._rows[row.id] = before, replace(now, expires_ms=0)
+        now = asking(now, now_ms=self._view.now_ms)
+        self._rows[row.id] = before, now
         if task is None or not task.waits_for_others:
             return 0
         waits = [each for each in now.of if each.verdict is Verdict.WAITS]

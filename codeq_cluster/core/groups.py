@@ -33,8 +33,7 @@ from codeq_cluster.core.bounds import (
 )
 from codeq_cluster.core.crossing import Crossing
 from codeq_cluster.core.new_task import Create, sound_create, template_of
-from codeq_cluster.core.placing import placed_by_key
-from codeq_cluster.core.sharding import shard_of_key, with_shard
+from codeq_cluster.core.sharding import shard_of_key
 from codeq_cluster.core.stored_item import Place, StoredItem
 from codeq_cluster.core.task import COMPLETED, Membership
 
@@ -296,13 +295,6 @@ class NewMember(Crossing, frozen=True, array_like=True, tag="new_member", kw_onl
     def home(self, shards: int) -> int:
         """Return the shard of the group, of so many."""
         return group_shard(self.tenant, self.parent.group, shards)
-
-    def among(self, shards: int) -> NewMember:
-        """Return it for another number of shards, which its id must suit."""
-        placed = placed_by_key(self.create, self.tenant, shards)
-        wanted = self.home(shards) if placed is None else placed
-        task_id = with_shard(self.create.id, shards=shards, wanted=wanted)
-        return replace(self, create=replace(self.create, id=task_id))
 
 
 def has_succeeded(group: Group) -> bool:

@@ -148,10 +148,6 @@ class FlowRule(Crossing, frozen=True, array_like=True, tag="flow"):
         """Return the shard it is for, of so many."""
         return self.shard % shards
 
-    def among(self, shards: int) -> FlowRule:
-        """Return it for another number of shards."""
-        return replace(self, shard=self.home(shards))
-
 
 class SetFlow(Struct, frozen=True, array_like=True, tag="set_flow"):
     """Put the rules of a queue and its keys in force on this shard."""

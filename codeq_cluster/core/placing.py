@@ -93,15 +93,18 @@ def placing_key(task: Task) -> str:
     return lane_of(task) or unique_key(task)
 
 
-def home_of(create: Create, shards: int) -> int:
-    """Return the shard of a new task that has its id, with another number of shards."""
-    placed = placed_by_key(create, create.tenant, shards)
-    return shard_of(create.id, shards) if placed is None else placed
+def is_apart(thing: Create | Task, shards: int) -> bool:
+    """Return whether a task's keys, or its queue, belong on another shard than the task.
 
-
-def is_apart(task: Task, shards: int) -> bool:
-    """Return whether a task's queue or keys belong on another shard than the task."""
-    return placed_again(task, task.tenant, shards) not in (None, shard_of(task.id, shards))
+    Args:
+        thing: The task, or one that has its id and is on its way; of that, its keys alone count.
+        shards: Another number of them than the id was drawn for.
+    """
+    if isinstance(thing, Create):
+        placed = placed_by_key(thing, thing.tenant, shards)
+    else:
+        placed = placed_again(thing, thing.tenant, shards)
+    return placed not in (None, shard_of(thing.id, shards))
 
 
 def is_misplaced(thing: Create | Task, shards: int, pins: Pins) -> bool:
@@ -134,6 +137,11 @@ def _placed(tenant: str, command: str, lane: str, once: str, shards: int) -> int
     if lane:
         return shard_of_lane(tenant, command.lower(), lane, shards)
     return shard_of_key(tenant, once, shards) if once else None
+
+
+def keyless(create: Create) -> Create:
+    """Return a new task without its keys."""
+    return replace(create, idempotency_key="", fingerprint="", key="", cost=1, unique=None)
 
 
 def without_keys(task: Task) -> Task:

@@ -12,7 +12,6 @@ import re
 from typing import Annotated, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from codeq_cluster.core.bounds import (
     SEQ_MAX,
@@ -31,9 +30,8 @@ from codeq_cluster.core.dependencies import Need, Resolve, Watch, sound_needs
 from codeq_cluster.core.groups import MemberEnded, NewMember
 from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.new_task import Create, sound_create
-from codeq_cluster.core.placing import home_of
 from codeq_cluster.core.schedules import RunEnded
-from codeq_cluster.core.sharding import SHARDS_MAX, shard_of, with_shard
+from codeq_cluster.core.sharding import SHARDS_MAX, shard_of
 from codeq_cluster.core.stored_item import Place, StoredItem
 from codeq_cluster.core.task import More
 
@@ -72,11 +70,6 @@ class RelayedTask(Crossing, frozen=True, array_like=True, tag="task"):
     def home(self, shards: int) -> int:
         """Return the shard it belongs on, of as many as there were when it got its id."""
         return shard_of(self.create.id, shards)
-
-    def among(self, shards: int) -> RelayedTask:
-        """Return it for another number of shards, which its id must suit."""
-        task_id = with_shard(self.create.id, shards=shards, wanted=home_of(self.create, shards))
-        return replace(self, create=replace(self.create, id=task_id))
 
 
 class RelayedCancel(Crossing, frozen=True, array_like=True, tag="cancel_run"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from itertools import groupby
-from typing import Self
+from typing import ClassVar, Self
 
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
@@ -15,6 +15,7 @@ from codeq_cluster.core.decide import decide
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.core.relays import Relay, RelayLink, RelaysTaken, TakeRelays, relayed
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
 from tests.fakes.dict_view import DictView
 
@@ -30,6 +31,8 @@ class CopiedWorld(World, ABC):
     Attributes:
         copies: The rows of each shard that is copied already.
     """
+
+    rules: ClassVar[LifetimeRules] = RULES
 
     def __init__(self, shards: int, seed: int) -> None:
         super().__init__(shards, seed)
@@ -73,7 +76,7 @@ class CopiedWorld(World, ABC):
     def ask(self, shard: int, operation: Operation) -> Outcome:
         """Let a shard decide."""
         view = self.views[shard]
-        decision = decide(view, operation, dataclasses.replace(RULES, shards=self.shards))
+        decision = decide(view, operation, dataclasses.replace(self.rules, shards=self.shards))
         view.advance(decision.changes)
         self.note(decision.changes)
         return decision.outcome

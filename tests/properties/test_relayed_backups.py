@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +19,11 @@ from codeq_cluster.core.decide import decide
 from codeq_cluster.core.faults import fault
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Finish, Import, Submit
+from codeq_cluster.core.placing import is_apart
 from codeq_cluster.core.relays import Relay, RelayLink
 from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.errors import BackupFailed
 from tests.fakes.dict_view import DictView
 
 from .backup_worlds import NOW_MS, RULES, TENANTS, all_rows, back_up
@@ -110,6 +114,45 @@ def test_every_relay_of_a_copy_has_acted_or_is_sent_again(tmp_path: Path) -> Non
                 assert sum(at == shard for at, _ in left.values()) == lines
 
     check()
+
+
+def test_tasks_on_their_way_keep_their_ids_rather_than_their_keys(tmp_path: Path) -> None:
+    """Dependents and results name the ids; keys that would be apart are refused, or left out."""
+    world = RelayingWorld(2, seed=4)
+    world.live_through_a_backup(120)
+    place = BackupDirectory(tmp_path / "backups")
+    sources = [RestoreSource(place=place, manifest=back_up(world, place, tmp_path))]
+    wanted = Wanted(cluster_id="new", shards=3)
+    with pytest.raises(BackupFailed, match="tasks with keys on their way cannot be kept"):
+        restore(sources, wanted, into=tmp_path / "refused", node_id="a")
+    into = tmp_path / "data"
+    made = restore(sources, replace(wanted, forget_keys=True), into=into, node_id="a")
+    stood = {task_id for rows in world.rows() for task_id in _task_ids(rows)}
+    found = [all_rows(into / f"shard-{shard}") for shard in range(3)]
+    sent = {
+        item.effect.create.id: (item.to, item.effect.create)
+        for rows in found
+        for item in _items(rows)
+        if isinstance(item, Relay)
+    }
+    copied = {
+        item.effect.create.id: item.effect.create
+        for rows in world.rows()
+        for item in _items(rows)
+        if isinstance(item, Relay)
+    }
+    keyless = {task_id for task_id, (_, create) in sent.items() if not create.idempotency_key}
+
+    assert sent
+    assert sent.keys() == copied.keys() - stood
+    assert keyless == {each for each in sent if is_apart(copied[each], 3)}
+    assert all(to == shard_of(task_id, 3) for task_id, (to, _) in sent.items())
+    assert made.forgotten_keys >= len(keyless) > 0
+
+
+def _task_ids(rows: Rows) -> list[str]:
+    tasks = (each for each in rows.items() if keyspace.family(each[0]) is keyspace.Family.TASK)
+    return [records.decode_task(value).id for _, value in tasks]
 
 
 def _items(rows: Rows) -> list[object]:
