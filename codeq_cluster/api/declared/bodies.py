@@ -267,7 +267,10 @@ class Schema(Generic[B]):
         known = {}
         stranger = None
         try:
-            for name, value in _objects.decode(text).items():
+            found = _objects.decode(text)
+            if len(found) > _FIELDS_MAX:
+                raise self.unreadable.because(f"more than {_FIELDS_MAX} fields")
+            for name, value in found.items():
                 exact = self._folded.get(name.lower())
                 if exact is None:
                     stranger = stranger or name
@@ -292,6 +295,7 @@ def _declared(body: type[Body], info: FieldInfo) -> DeclaredField:
 
 
 _EMPTY = ("", "null")
+_FIELDS_MAX = 1000  # Unknown ones included.
 _objects = msgspec.json.Decoder(dict[str, Raw])
 
 

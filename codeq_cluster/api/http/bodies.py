@@ -153,6 +153,20 @@ def result_bytes_max(settings: NodeSettings) -> int:
     return limits.max_body_bytes + -(-limits.max_artifact_bytes // 3) * 4 * 19 // 18
 
 
+def check_values(text: str, bytes_max: int) -> None:
+    """Refuse a large body if more of it than `bytes_max` is not the content of artifacts.
+
+    Base64 has neither commas nor quotes, and a value takes two bytes, an empty text three.
+
+    Raises:
+        ApiError: 413.
+    """
+    if len(text) <= bytes_max:
+        return
+    if text.count(",") > bytes_max // 2 or text.count('"') > bytes_max * 2 // 3:
+        raise body_too_large(bytes_max, beside="the content of artifacts")
+
+
 def import_bytes_max(entry_bytes_max: int) -> int:
     """Return the largest size of an import's body: many small tasks, or one of three entries."""
     return max(_IMPORT_BYTES_MIN, 4 * entry_bytes_max)

@@ -18,7 +18,7 @@ from typing import Any, cast
 from aiohttp import web
 
 from codeq_cluster.api.http.answer import HttpAnswer, Refusal
-from codeq_cluster.api.http.bodies import result_bytes_max
+from codeq_cluster.api.http.bodies import check_values, result_bytes_max
 from codeq_cluster.api.http.call import CONSISTENCY, LINEARIZABLE, Asked, Call, authorization
 from codeq_cluster.api.http.callers import is_served, told
 from codeq_cluster.api.http.errors import (
@@ -317,6 +317,8 @@ def _with_body(route: Route, services: Services, handler: Handler) -> Handler:
     async def handle(call: Call) -> web.StreamResponse | HttpAnswer[Any]:
         with bodies.of(call.identity.tenant) as body:
             call.text = await body.text(call.request, route.unreadable, bytes_max=bytes_max)
+            if route.large:
+                check_values(call.text, settings.limits.max_body_bytes)
             return await handler(call)
 
     async def handle_stranger(call: Call) -> web.StreamResponse | HttpAnswer[Any]:

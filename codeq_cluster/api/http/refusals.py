@@ -82,9 +82,10 @@ def batch_too_large(most: int) -> ApiError:
     return bad_request(f"batch size exceeds maximum of {most}", "batch-too-large")
 
 
-def body_too_large(bytes_max: int) -> ApiError:
-    """Return the 413 for a body above its route's limit."""
-    return ApiError(413, f"request body exceeds {bytes_max} bytes", "body-too-large")
+def body_too_large(bytes_max: int, *, beside: str = "") -> ApiError:
+    """Return the 413 for a body above its route's limit, or for the rest `beside` something."""
+    text = f"request body exceeds {bytes_max} bytes" + (beside and f" beside {beside}")
+    return ApiError(413, text, "body-too-large")
 
 
 def invalid_field(field: str, message: str) -> ApiError:

@@ -404,10 +404,10 @@ def read_ids(ids: list[str]) -> tuple[str, ...]:
     Raises:
         ApiError: 400 for no ids, for too many, or for an invalid one.
     """
-    if not ids or not all(map(is_task_id, ids)):
-        raise INVALID_IDS
     if len(ids) > IDS_MAX:
         raise too_many("ids", IDS_MAX)
+    if not ids or not all(map(is_task_id, ids)):
+        raise INVALID_IDS
     return tuple(ids)
 
 

@@ -84,8 +84,11 @@ def read_depends_on(items: Sequence[Raw] | None, refs: Mapping[str, int]) -> tup
     Raises:
         ApiError: 400; one is no dependency, is there twice, or there are too many.
     """
-    found = tuple(_asked(item, refs) for item in items or ())
-    if len(found) > NEEDS_MAX or len({each.name for each in found}) < len(found):
+    items = items or ()
+    if len(items) > NEEDS_MAX:
+        raise INVALID_DEPENDENCY
+    found = tuple(_asked(item, refs) for item in items)
+    if len({each.name for each in found}) < len(found):
         raise INVALID_DEPENDENCY
     return found
 

@@ -316,11 +316,19 @@ async def test_artifacts_have_a_limit_however_they_come(tmp_path: Path) -> None:
         beyond = await node.finish(task, inline("a", bytes(200_000)))
         text = await node.client.post(f"tasks/{task['id']}/heartbeat", b" " * 20_001)
         lines = base64.encodebytes(bytes(100_000)).decode()
+        many = [
+            b'{"status":"COMPLETED","result":{},"artifacts":[' + b"1," * 20_000 + b"1]}",
+            b"{" + b",".join(b'"%d":1' % n for n in range(10_000)) + b"}",
+        ]
+        values = [await node.client.post(f"tasks/{task['id']}/result", each) for each in many]
 
         assert ["artifact exceeds 100000 bytes"] * 3 == [each.error for each in refused]
         assert {413} == {each.status for each in refused}
         assert (413, "body-too-large") == (beyond.status, beyond.json["code"])
         assert 413 == text.status
+        assert ["request body exceeds 20000 bytes beside the content of artifacts"] * 2 == [
+            each.error for each in values
+        ]
         assert [] == node.kept()
         assert 201 == (await node.put(task, "a", bytes(100_000))).status
         assert 200 == (await node.finish(task, {"name": "a", "contentBase64": lines})).status

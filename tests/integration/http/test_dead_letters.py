@@ -318,6 +318,7 @@ async def test_another_queues_dead_letters_lie_where_the_topic_says(node: Client
         ({"ids": []}, "invalid 'ids' (name at least one)"),
         ({"ids": ["a/b"]}, "invalid 'ids' (name at least one)"),
         ({"ids": [ID] * (IDS_MAX + 1)}, f"invalid 'ids' (at most {IDS_MAX})"),
+        ({"ids": ["a/b"] * (IDS_MAX + 1)}, f"invalid 'ids' (at most {IDS_MAX})"),
         ({"ids": "all"}, "invalid body"),
         ({"ids": [1]}, "invalid body"),
         ({"error": 1}, "invalid body"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -15,7 +16,9 @@ from codeq_cluster.api.declared import bodies as reading
 from codeq_cluster.api.declared.bodies import Schema
 from codeq_cluster.api.http.errors import ApiError, invalid_body
 from codeq_cluster.api.routes import task_bodies
+from codeq_cluster.api.routes.graph_calls import INVALID_DEPENDENCY, read_depends_on
 from codeq_cluster.core.bounds import depth
+from codeq_cluster.core.dependencies import NEEDS_MAX
 
 
 def task(text: str) -> task_bodies.TaskBody:
@@ -46,6 +49,28 @@ def test_field_names_match_in_any_case_and_unknown_ones_are_ignored() -> None:
 
     assert ("a", 3) == (body.command, body.max_attempts)
     assert b'{"Kept":1}' == bytes(body.payload)
+
+
+def test_fields_and_dependencies_have_a_bound_before_each_is_looked_at() -> None:
+    """A body of the largest size has a hundred thousand of them."""
+
+    class Untouched(list[Raw]):
+        """Items that nobody may read."""
+
+        def __iter__(self) -> Iterator[Raw]:
+            """Refuse."""
+            raise AssertionError("an item is read")
+
+    fields = ",".join(f'"{n}":1' for n in range(999))
+    body = task(f'{{{fields},"command":"a"}}')
+    with pytest.raises(ApiError) as refused:
+        task(f'{{{fields},"command":"a","more":1}}')
+    with pytest.raises(ApiError) as too_many:
+        read_depends_on(Untouched([Raw(b"1")] * (NEEDS_MAX + 1)), {})
+
+    assert "a" == body.command
+    assert "more than 1000 fields" == refused.value.extra["detail"]
+    assert INVALID_DEPENDENCY == too_many.value
 
 
 def test_the_last_of_duplicated_fields_wins() -> None:
