@@ -16,7 +16,14 @@ from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND, too_many
 from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, caller, kind_of, listed_tasks
-from codeq_cluster.api.routes.revising import NO_PATCH, PAYLOAD_OF_ONE, payload_too_large, revising
+from codeq_cluster.api.routes.revising import (
+    NO_PATCH,
+    PATCH_BYTES_MAX,
+    PATCH_TOO_LARGE,
+    PAYLOAD_OF_ONE,
+    payload_too_large,
+    revising,
+)
 from codeq_cluster.api.routes.task_views import (
     CURSOR,
     DEAD,
@@ -85,11 +92,11 @@ class RequeueBody(SelectionBody):
     """A selection of dead letters, and the change to their payloads."""
 
     patch: Raw = raw_field(
-        "A JSON object, merged into each payload (RFC 7396) before the requeue; at "
-        f"most {PATCHED_MAX} tasks in one request then. A payload that it does not fit is left "
-        "alone.",
+        f"A JSON object of at most {PATCH_BYTES_MAX} bytes, merged into each payload (RFC 7396) "
+        f"before the requeue; at most {PATCHED_MAX} tasks in one request then. A payload that it "
+        "does not fit is left alone.",
         type=["object", "null"],
-        refused=(NO_PATCH,),
+        refused=(NO_PATCH, PATCH_TOO_LARGE),
     )
     payload: Raw = raw_field(
         "JSON that replaces the payload of the only task that `ids` names; null keeps it.",
@@ -337,7 +344,7 @@ async def _requeue(
     if dry_run and change is not None and done.ids:
         shown = await payload_of(call, done.ids[0])
         if shown is not None:
-            answer.before, answer.after = shown, change(shown)
+            answer.before, answer.after = shown, change.change(shown)
     return reply(answer)
 
 

@@ -11,10 +11,14 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.broker.requests.triage import Revising
 from codeq_cluster.core.bounds import is_deeper
-from codeq_cluster.core.merge_patch import NoObject, patched
+from codeq_cluster.core.merge_patch import NoObject, Patch
 from codeq_cluster.settings import LimitSettings
 
+# Every payload is changed in one step of the loop.
+PATCH_BYTES_MAX = 65_536
+
 NO_PATCH = bad_request("invalid 'patch' (must be a JSON object)", "invalid-patch")
+PATCH_TOO_LARGE = bad_request(f"invalid 'patch' (at most {PATCH_BYTES_MAX} bytes)", "out-of-range")
 PAYLOAD_OF_ONE = bad_request(
     "invalid 'payload' (must be alone, for a single id)", "invalid-payload"
 )
@@ -40,8 +44,8 @@ def revising(call: Call, *, patch: Raw, payload: Raw, ids: Sequence[str]) -> Rev
         ids: Of the tasks; empty for a selection of another kind.
 
     Raises:
-        ApiError: 400 if the patch is not an object, or the payload is not for one task, is beside a
-            patch, or would not be taken from a producer.
+        ApiError: 400 if the patch is not an object or too large, or the payload is not for one
+            task, is beside a patch, or would not be taken from a producer.
     """
     if payload != NULL:
         if len(ids) != 1 or patch != NULL:
@@ -49,22 +53,22 @@ def revising(call: Call, *, patch: Raw, payload: Raw, ids: Sequence[str]) -> Rev
         text = bytes(payload).decode()
         if not _fits(call, text):
             raise payload_too_large(call.services.settings.limits)
-        return lambda _: text
-    return None if patch == NULL else _patching(call, bytes(patch).decode())
-
-
-def _patching(call: Call, patch: str) -> Revising:
+        return Revising(lambda _: text, adds=len(payload))
+    if patch == NULL:
+        return None
+    if len(patch) > PATCH_BYTES_MAX:
+        raise PATCH_TOO_LARGE
     try:
-        patched("{}", patch)
+        read = Patch(bytes(patch).decode())
     except NoObject as error:
         raise NO_PATCH from error
-    return partial(_patched, call, patch)
+    return Revising(partial(_patched, call, read), adds=len(patch))
 
 
-def _patched(call: Call, patch: str, payload: str) -> str | None:
+def _patched(call: Call, patch: Patch, payload: str) -> str | None:
     """Return the patched payload; None if it is not an object or would be too large."""
     try:
-        made = patched(payload, patch)
+        made = patch.applied_to(payload)
     except NoObject:
         return None
     return made if _fits(call, made) else None

@@ -7,8 +7,8 @@ got, no later failure says that nothing was done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import compress, groupby
 
 from msgspec import Struct
@@ -77,6 +77,7 @@ class Claims:
     ) -> Claimed:
         """Lease up to `count` tasks; wait up to `wait_s` for the first one, in a place of its own.
 
+        It takes the place only once it has looked in vain: until then it is a request in progress.
         A claim that finds nothing at first asks every leader before it returns nothing. Later,
         woken by entries applied here, it trusts this node's replicas. A leader may go by an older
         policy than this node, so it is asked again while the replicas show work that it does not
@@ -105,9 +106,14 @@ class Claims:
                 claimed = await self._take_from(known, asked, deadline=deadline_in(timeout_s))
                 if claimed.tasks:
                     return claimed
-            with place(), self._in_line(tenant, queues) as ticket:
+            with ExitStack() as waiting, self._in_line(tenant, queues) as ticket:
                 return await self._take_when_woken(
-                    ticket, asked, queues, waits_until=waits_until, timeout_s=timeout_s
+                    ticket,
+                    asked,
+                    queues,
+                    waits_until=waits_until,
+                    timeout_s=timeout_s,
+                    begin_wait=lambda: waiting.enter_context(place()),
                 )
         except OutcomeUnknown:
             raise
@@ -135,10 +141,11 @@ class Claims:
         *,
         waits_until: float,
         timeout_s: float,
+        begin_wait: Callable[[], None],
     ) -> Claimed:
         """Claim at once and whenever there may be work, until there are tasks or time is up."""
         loop = asyncio.get_running_loop()
-        ask_leaders = True
+        waits, ask_leaders = False, True
         again_s = AGAIN_S
         while True:
             ticket.begin_look()
@@ -149,6 +156,9 @@ class Claims:
             remaining_s = waits_until - loop.time()
             if claimed.tasks or remaining_s <= 0:
                 return claimed
+            if not waits:
+                begin_wait()
+                waits = True
             if self._known(asked.claim.tenant, queues):
                 await ticket.wait(min(remaining_s, again_s))
                 again_s = min(2 * again_s, AGAIN_S_MAX)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from msgspec import Struct
@@ -26,15 +27,27 @@ from codeq_cluster.core.operations import Delete, Operation, Purge, Requeue, Rev
 from codeq_cluster.core.outcomes import Rejected
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
+from codeq_cluster.portions import in_portions
 
 PAYLOADS_BYTES_MAX = 4 * 2**20  # Read and sent at once, so that one shard's part fits a frame.
 KINDS_MAX = 200  # Distinct kinds in one answer; all others are counted together.
 OTHER_KIND = "(other errors)"
 
-# Returns a task's new payload, or None to leave the task unchanged.
-Revising = Callable[[str], str | None]
 # Changes dead letters; returns how many it changed, and how many it could not change.
 _Change = Callable[[Sequence[Task]], Awaitable[tuple[int, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Revising:
+    """A change to payloads.
+
+    Attributes:
+        change: Returns a payload's new text, or None to leave its task alone.
+        adds: Bytes that it makes a payload longer, at most.
+    """
+
+    change: Callable[[str], str | None]
+    adds: int
 
 
 class ErrorKind(Struct, kw_only=True):
@@ -267,7 +280,7 @@ class Triage:
     ) -> tuple[int, int]:
         """Requeue dead letters with new payloads; return how many, and how many were left alone."""
         changed = left_alone = 0
-        for part in _by_size(tasks):
+        for part in _by_size(tasks, adds=revising.adds):
             with half_way(changed):
                 placed = await self._revisions(caller, revising, part)
                 changed += await carry_out(
@@ -282,8 +295,8 @@ class Triage:
         keys = [(task.id, keyspace.payload(task.id)) for task in tasks]
         placed: list[tuple[int, Operation]] = []
         payloads = await rows_of(self._shards, keys, caller.deadline)
-        for task, payload in zip(tasks, payloads, strict=True):
-            revised = None if payload is None else revising(payload.decode())
+        async for task, payload in in_portions(zip(tasks, payloads, strict=True), at_once=1):
+            revised = None if payload is None else revising.change(payload.decode())
             if revised is not None:
                 operation = Revise(
                     **caller.signed(), id=task.id, payload=revised, endings=task.endings
@@ -292,16 +305,17 @@ class Triage:
         return placed
 
 
-def _by_size(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+def _by_size(tasks: Sequence[Task], *, adds: int) -> Iterator[list[Task]]:
     """Yield the tasks in parts whose payloads fit a frame of the link, at least one task each."""
     part: list[Task] = []
     size = 0
     for task in tasks:
-        if part and size + task.payload_bytes > PAYLOADS_BYTES_MAX:
+        revised_bytes = task.payload_bytes + adds
+        if part and size + revised_bytes > PAYLOADS_BYTES_MAX:
             yield part
             part, size = [], 0
         part.append(task)
-        size += task.payload_bytes
+        size += revised_bytes
     if part:
         yield part
 

@@ -135,7 +135,7 @@ async def preview(call: Call) -> HttpAnswer[Preview]:
         caller(call), replace(wanted, limit=BULK_MAX)
     )
     before = await payload_of(call, first) if first else None
-    after = None if before is None or change is None else change(before)
+    after = None if before is None or change is None else change.change(before)
     shown = Preview(
         matched=sum(each.count for each in found),
         kinds=kind_rows(found),

@@ -126,6 +126,16 @@ async def test_a_requeue_changes_payloads_by_a_patch(node: Client) -> None:
     assert (400, "unknown-name") == (deletion.status, deletion.json["code"])
 
 
+async def test_a_patch_has_a_bound(node: Client) -> None:
+    """It is merged into each of a thousand payloads."""
+    path = "admin/queues/dl-patched/dlq/requeue"
+    sent = [await node.post(path, {"patch": {"a": "x" * n}}) for n in (65_527, 65_528)]
+
+    assert [(200, None), (400, "out-of-range")] == [
+        (each.status, each.json.get("code")) for each in sent
+    ]
+
+
 async def test_a_requeue_replaces_the_payload_of_one_task(node: Client) -> None:
     """It is for one task, not beside a patch, and within the bounds of a create."""
     first, second = [await died(node, "dl-replaced", payload={"n": n}) for n in (1, 2)]

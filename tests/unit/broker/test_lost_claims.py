@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -15,7 +16,14 @@ from codeq_cluster.broker.requests.claims import Claims
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.errors import CodeqError, LinkLost, NoLeader, NotLeader, OutcomeUnknown
+from codeq_cluster.errors import (
+    CodeqError,
+    LinkLost,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+)
 from codeq_cluster.routing.router import Router
 from tests.fakes.memory_store import MemoryShard
 from tests.unit.no_peers import NoPeers
@@ -105,6 +113,48 @@ async def test_a_claim_that_may_have_leased_a_task_hands_out_no_other() -> None:
         await claiming
     counted = second.engine.replica.counters["render", "acme"]
     assert (1, 0) == (counted.ready, counted.leased)
+    await background.stop()
+
+
+class Asking(Router):
+    """Shards that count how often all leaders are asked for work."""
+
+    asked = 0
+
+    async def heads(
+        self, tenant: str, queues: tuple[str, ...], *, deadline: float
+    ) -> Sequence[Head]:
+        """Count and ask."""
+        self.asked += 1
+        return await super().heads(tenant, queues, deadline=deadline)
+
+
+async def test_a_claim_waits_in_a_place_only_after_it_has_looked_in_vain(shard: Shard) -> None:
+    """Until then it is a request in progress, whose look at every queue has its turn."""
+    forwarder = shards_of(shard, kind=Asking)
+    background = Background()
+    claims = Claims(forwarder, Waiters(waiters_max=1), background)
+    looks: list[int] = []
+
+    @contextmanager
+    def full() -> Iterator[None]:
+        looks.append(forwarder.asked)
+        raise Overloaded("the list of waiting requests")
+        yield
+
+    with pytest.raises(Overloaded):
+        await claims.claim(
+            "acme",
+            "ann",
+            commands=("render",),
+            count=1,
+            lease_ms=60_000,
+            wait_s=30,
+            timeout_s=5,
+            place=full,
+        )
+
+    assert [1] == looks
     await background.stop()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeq_cluster.core.merge_patch import NoObject, patched
+from codeq_cluster.core.merge_patch import NoObject, Patch
 
 _scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=4)
 _objects = st.dictionaries(
@@ -40,7 +40,7 @@ def test_a_patch_does_what_the_rfc_says(
     target: dict[str, object], patch: dict[str, object]
 ) -> None:
     """Members are replaced, removed and merged at any depth."""
-    made = patched(json.dumps(target, indent=2), json.dumps(patch, indent=1))
+    made = Patch(json.dumps(patch, indent=1)).applied_to(json.dumps(target, indent=2))
 
     assert by_the_rfc(target, patch) == json.loads(made)
 
@@ -51,13 +51,19 @@ def test_members_outside_the_patch_keep_every_digit() -> None:
 
     assert (
         '{"id":12345678901234567890,"price":1.10,"deep":{"n":1e400,"new":98765432109876543210}}'
-    ) == patched(payload, '{"deep": {"gone": null, "new": 98765432109876543210}}')
+    ) == Patch('{"deep": {"gone": null, "new": 98765432109876543210}}').applied_to(payload)
 
 
 @pytest.mark.parametrize("text", ["[]", "1", '"a"', "null", "", "{", '{"a":}'])
 def test_only_objects_are_patched_and_patches(text: str) -> None:
     """Any other value is refused."""
     with pytest.raises(NoObject):
-        patched(text, "{}")
+        Patch("{}").applied_to(text)
     with pytest.raises(NoObject):
-        patched("{}", text)
+        Patch(text)
+
+
+def test_a_patch_that_nests_too_deep_is_none() -> None:
+    """It is read level by level."""
+    with pytest.raises(NoObject):
+        Patch('{"a":' * 5_000 + "1" + "}" * 5_000)
