@@ -126,12 +126,21 @@ class JwksProvider(TokenVerifier):
         )
 
     async def verify(self, token: str) -> Claims:
-        """Find the token's key, then check signature, times, issuer and audience."""
+        """Find the token's key, then check signature, times, issuer and audience.
+
+        The issuer is also compared first, unverified: a token of another issuer must not wait for
+        this one's keys, nor cause a fetch of them.
+        """
         try:
-            header = jwt.get_unverified_header(token)
+            unverified = jwt.decode_complete(
+                token,
+                issuer=self._settings.issuer or None,
+                options={"verify_signature": False, "verify_iss": True},
+            )
         except (jwt.PyJWTError, UnicodeEncodeError) as error:
             # UnicodeEncodeError: header bytes that are not UTF-8 arrive here as surrogates.
-            raise TokenRejected(f"no JWT: {error}"[:_REASON_CHARS_MAX]) from error
+            raise _rejected(error) from error
+        header = unverified["header"]
         algorithm = header.get("alg")
         if algorithm not in self._algorithms:
             raise TokenRejected(f"algorithm {str(algorithm)[:_SHOWN_CHARS_MAX]!r} is not allowed")
@@ -213,10 +222,14 @@ def _decoded(
         )
     except (jwt.PyJWTError, TypeError, ValueError, OverflowError, RecursionError) as error:
         # All but the first: PyJWT lets odd claims and mismatched keys through to its parts.
-        raise TokenRejected(f"{type(error).__name__}: {error}"[:_REASON_CHARS_MAX]) from error
+        raise _rejected(error) from error
     _check_subject(claims["sub"])
     _check_expiry(claims["exp"])
     return claims_of(claims, keep_s=keep_s)
+
+
+def _rejected(error: Exception) -> TokenRejected:
+    return TokenRejected(f"{type(error).__name__}: {error}"[:_REASON_CHARS_MAX])
 
 
 def _check_expiry(expiry: object) -> None:

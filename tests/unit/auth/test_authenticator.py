@@ -388,6 +388,26 @@ async def test_a_provider_may_wait_less_for_its_issuer_than_the_others(issuer: I
     issuer.silent.set()
 
 
+@pytest.mark.parametrize("iss", ["theirs", None])
+async def test_a_token_of_another_issuer_does_not_wait_for_this_ones_keys(
+    issuer: Issuer, iss: str | None
+) -> None:
+    """It causes no fetch of them either, though its key id is unknown here."""
+    issuer.silent.clear()
+    ours = replace(by_keys(issuer), issuer="ours")
+    async with Issuer() as other:
+        other.publish("another")
+        token = other.token("another", iss=iss)
+        auth = authenticator(producer=(ours, by_keys(other)))
+
+        async with asyncio.timeout(FETCH_TIMEOUT_S / 2):
+            identity = await auth.authenticate(f"Bearer {token}", Access.PRODUCER)
+    issuer.silent.set()
+
+    assert "s" == identity.subject
+    assert 0 == issuer.fetches
+
+
 async def test_a_public_key_never_serves_as_a_shared_secret(issuer: Issuer) -> None:
     """The configured list decides the algorithm, not the token."""
     auth = authenticator(producer=(by_keys(issuer),))

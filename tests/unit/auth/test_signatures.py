@@ -160,7 +160,7 @@ async def test_only_public_keys_for_signatures_are_loaded(issuer: Issuer) -> Non
 
     good = await auth.authenticate(f"Bearer {token(issuer, 'RS256')}", Access.PRODUCER)
     refused = [
-        await reason(auth, issuer.token("one", algorithm="RS256", headers={"kid": kid}))
+        await reason(auth, issuer.token("one", algorithm="RS256", headers={"kid": kid}, iss="us"))
         for kid in kids
     ]
 
@@ -207,7 +207,7 @@ async def test_a_header_nested_beyond_reading_is_invalid(issuer: Issuer) -> None
     auth = trusting(issuer)
     nested = base64.urlsafe_b64encode(b'{"alg":' + b"[" * 5000 + b"]" * 5000 + b"}").decode()
 
-    assert "no JWT" in await reason(auth, f"{nested.rstrip('=')}.e30.AA")
+    assert "Invalid header string" in await reason(auth, f"{nested.rstrip('=')}.e30.AA")
 
 
 async def test_a_strangers_text_is_cut_in_the_reason(issuer: Issuer) -> None:
