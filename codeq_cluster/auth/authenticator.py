@@ -31,7 +31,7 @@ class Authenticator:
 
     Args:
         now_ms: Unix milliseconds.
-        monotonic: Seconds that never jump, for the age of keys.
+        monotonic: Seconds that never jump, for the age of keys and of cached verdicts.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Authenticator:
     ) -> None:
         self._settings = settings
         self._now_ms = now_ms
+        self._monotonic = monotonic
         # Producers and workers may share an issuer: fetch its keys once and verify a token once.
         made = {
             each: make_provider(
@@ -56,7 +57,7 @@ class Authenticator:
         self._providers = tuple(made.values())
         self._producer = tuple(made[each] for each in settings.producer)
         self._worker = tuple(made[each] for each in settings.worker)
-        # Each with the Unix milliseconds until which it is valid.
+        # Each with the monotonic seconds until which it may be cached; the token's end is its own.
         self._remembered: dict[Access, dict[str, tuple[Identity, float]]] = {
             access: {} for access in Access
         }
@@ -82,9 +83,11 @@ class Authenticator:
         if header is None:
             return None
         remembered = self._remembered[access].get(header)
-        if remembered is None or remembered[1] <= self._now_ms():
+        if remembered is None:
             return None
-        identity = remembered[0]
+        identity, until_s = remembered
+        if until_s <= self._monotonic() or identity.expires_s * 1000 <= self._now_ms():
+            return None
         return identity if not scope or scope in identity.scopes else None
 
     async def authenticate(self, header: str | None, access: Access) -> Identity:
@@ -194,5 +197,5 @@ class Authenticator:
         remembered.pop(header, None)
         if len(remembered) >= self._settings.cached_tokens_max:
             del remembered[next(iter(remembered))]
-        until_ms = min(claims.expires_s * 1000, self._now_ms() + claims.keep_s * 1000)
-        remembered[header] = (identity, until_ms)
+        # Not by the wall clock: set back, it would let in the owner of a withdrawn key for longer.
+        remembered[header] = (identity, self._monotonic() + claims.keep_s)

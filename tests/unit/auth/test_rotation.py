@@ -18,15 +18,16 @@ TTL_S = 300
 
 
 class Hours:
-    """Two clocks that a test moves together."""
+    """Two clocks that a test moves together; only the wall clock can also be set."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0
+        self.set_by_s = 0.0
         self._started_s = time.time()
 
     def wall_ms(self) -> int:
         """Return Unix milliseconds."""
-        return int((self._started_s + self.passed_s) * 1000)
+        return int((self._started_s + self.passed_s + self.set_by_s) * 1000)
 
     def monotonic(self) -> float:
         """Return seconds that never jump."""
@@ -75,6 +76,25 @@ async def test_a_withdrawn_key_opens_nothing_more_after_the_age_limit(issuer: Is
         with pytest.raises(AccessRefused) as refused:
             await auth.authenticate(each, Access.PRODUCER)
         assert "no published key of that id" == refused.value.reason
+
+
+@pytest.mark.parametrize("set_by_s", [-3600, 1800])
+async def test_a_cached_verdict_ages_the_same_when_the_clock_is_set(
+    issuer: Issuer, set_by_s: int
+) -> None:
+    """A clock set back gives a withdrawn key no more time; one set forward ends no verdict."""
+    clock = Hours()
+    auth = trusting(issuer, clock)
+    token = header(issuer, "old")
+    await auth.authenticate(token, Access.PRODUCER)
+    clock.set_by_s = set_by_s
+    clock.passed_s = TTL_S - 1
+    before = auth.known(token, Access.PRODUCER)
+    clock.passed_s = TTL_S
+    after = auth.known(token, Access.PRODUCER)
+
+    assert before is not None
+    assert after is None
 
 
 async def test_a_new_key_is_good_at_once_beside_the_old_one(issuer: Issuer) -> None:
