@@ -153,6 +153,13 @@ class LimitSettings:
         whole(64 * 1024, 16_384 * MIB),
         "size of the incomplete heads and log-ins on one node; an address gets at most half",
     )
+    # An answer has up to 15 MiB, and a client some time to take it.
+    unread_bytes_max: int = key(
+        256 * MIB,
+        whole(16 * MIB, 16_384 * MIB),
+        "size of the answers that one node holds because clients do not read them; an address gets "
+        "at most half, except those in `proxies.trusted`",
+    )
     # From its first byte to its last; a slower client is stalled.
     header_timeout_ms: int = key(10_000, whole(100, 600_000), "time to send a request's head")
     # A client has the same time to read its part of an answer.

@@ -60,7 +60,10 @@ def test_every_deployment_gives_a_node_room_for_all_that_others_can_take() -> No
 
     assert {_said(r"A node may use (\d+) GiB", _DEPLOYMENTS)} == given
     assert round(bodies / 10**6, -1) == _said(r"verified, (\d+) MB of bodies", _DEPLOYMENTS)
-    assert 2**30 * min(given) > strangers + 3 * bodies
+    unread = LimitSettings().unread_bytes_max
+
+    assert unread == _said(r"(\d+) MiB of answers", _DEPLOYMENTS) * 2**20
+    assert 2**30 * min(given) > strangers + 3 * bodies + unread
 
 
 @pytest.mark.parametrize("shown_by", _SHOWN_BY)

@@ -89,6 +89,7 @@ class HttpConnection(web.RequestHandler):
         "_server",
         "_taken_due",
         "_unread",
+        "_untaken_bytes",
         "_whole_routes",
     )
 
@@ -124,6 +125,7 @@ class HttpConnection(web.RequestHandler):
         self._head_bytes = 0  # Of an incomplete head, taken from the room for strangers.
         self._head_due: asyncio.TimerHandle | None = None
         self._taken_due: asyncio.TimerHandle | None = None
+        self._untaken_bytes = 0  # Of an answer, taken from the room for those.
         self._idle_due: asyncio.TimerHandle | None = None
         self._quiet_since_s = 0.0
         self._remote = ""
@@ -277,6 +279,7 @@ class HttpConnection(web.RequestHandler):
             self._taken_due = self._loop.call_later(
                 self._limits.body_timeout_ms / 1000, self._abandon
             )
+        self._hold_answer()
 
     def resume_writing(self) -> None:
         """Stop the deadline: the client has taken everything."""
@@ -438,7 +441,22 @@ class HttpConnection(web.RequestHandler):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             self.transport.abort()
 
+    def _hold_answer(self) -> None:
+        """Take room for what the client has not taken, or give the client up."""
+        if self.transport is None or self._place is None:
+            return
+        room, holder = self._server.strangers.unread, self._place.holder
+        more = max(0, self.transport.get_write_buffer_size() - self._untaken_bytes)
+        if room.may_take(holder, more):
+            room.take(holder, more)
+            self._untaken_bytes += more
+        else:
+            self._loop.call_soon(self._abandon)
+
     def _answer_taken(self) -> None:
+        if self._untaken_bytes and self._place is not None:
+            self._server.strangers.unread.give_back(self._place.holder, self._untaken_bytes)
+            self._untaken_bytes = 0
         if self._taken_due is not None:
             self._taken_due.cancel()
             self._taken_due = None

@@ -1,5 +1,7 @@
 """Strangers: what callers may take of a node before their tokens are verified, a share an address.
 
+So is what they leave unread: a connection has no other name.
+
 Many users may share an address behind a gateway, so an address has a share and not a number. A
 trusted proxy stands for all its callers: each of its connections counts for itself.
 """
@@ -38,6 +40,7 @@ class Strangers:
 
     Attributes:
         bytes: Of heads that are not complete, and of log-ins.
+        unread: Bytes of answers that clients have not taken, valid tokens' among them.
         verifying: Requests whose tokens are being verified.
     """
 
@@ -45,6 +48,7 @@ class Strangers:
         self._callers = callers
         self._places = FairShares(limits.connections_max, name="the connections")
         self.bytes = FairShares(limits.unauthenticated_bytes_max, name="the room for strangers")
+        self.unread = FairShares(limits.unread_bytes_max, name="the room for unread answers")
         self.verifying = FairShares(_VERIFYING_MAX, name="the room for checks of tokens")
         self._refusals = Throttle(REFUSALS, _loop_ns)
         delayed_max = max(1, limits.connections_max // _DELAYED_PART)

@@ -367,7 +367,8 @@ async def _claimed(call: Call, body: ClaimBody, *, count: int) -> Claimed:
     wait_s = whole(body.wait_seconds, error=_INVALID)
     wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
     commands = allowed_commands(call, body.commands)
-    call.weigh(len(commands))  # Each is looked at on every shard.
+    if len(commands) > 1:
+        call.weigh(len(commands))  # Each is looked at on every shard.
     name = body.worker_name or ""
     if name and not WORKER_NAME.fullmatch(name):
         raise INVALID_NAME

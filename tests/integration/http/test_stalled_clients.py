@@ -179,6 +179,34 @@ async def not_reading(node_with: Running, *, sips: bool) -> None:
         assert 200 == (await node.get("/readyz")).status
 
 
+async def test_answers_that_nobody_reads_have_a_room(node_with: Running) -> None:
+    """The one for which its address has no room is dropped; once one is read there is room."""
+    async with node_with(unread_bytes_max=16 * 2**20) as node:
+        for _ in range(24):
+            await node.create("large", payload="x" * 1_000_000)
+        body = b'{"count":8,"commands":["large"]}'
+        claim = node.head("POST", "tasks/claim/batch", len(body)) + body
+        loop = asyncio.get_running_loop()
+        with socket.socket() as first, socket.socket() as second, socket.socket() as third:
+            async with asyncio.timeout(DEADLINE_S):
+                for raw in (first, second):
+                    await connect_narrowly(raw, node)
+                    await loop.sock_sendall(raw, claim)
+                    assert b"HTTP" == await loop.sock_recv(raw, 4)
+                while not hung_up(second):
+                    assert 200 == (await node.get("/readyz")).status
+            assert not hung_up(first)
+            async with asyncio.timeout(DEADLINE_S):
+                read = 0
+                while read < 8_000_000:
+                    read += len(await loop.sock_recv(first, 2**20))
+                await connect_narrowly(third, node)
+                await loop.sock_sendall(third, claim)
+                assert b"HTTP" == await loop.sock_recv(third, 4)
+                assert 200 == (await node.get("/readyz")).status
+            assert not hung_up(third)
+
+
 async def test_a_flood_of_requests_with_unread_answers_is_cut_off(
     node_with: Running,
 ) -> None:
