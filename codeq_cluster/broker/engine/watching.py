@@ -147,7 +147,7 @@ def _goes_on(before: Task, after: Task | None, asked: Watch) -> bool:
 
 
 def _ended_by_holder(after: Task | None) -> bool:
-    if after is None:
-        return False
+    if after is None or after.state is State.LEASED:
+        return False  # Its history is of earlier deliveries.
     is_told = bool(after.history) and after.history[-1].outcome in _OWN
     return is_told or bool(after.parked_at)

@@ -13,7 +13,7 @@ from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.holds import HoldKey, Nack
 from codeq_cluster.core.lane import PerKey
 from codeq_cluster.core.new_task import CreateKeyed
-from codeq_cluster.core.operations import Cancel, Heartbeat, Operation, PutFlow, PutTopic
+from codeq_cluster.core.operations import Abandon, Cancel, Heartbeat, Operation, PutFlow, PutTopic
 from codeq_cluster.core.outcomes import Claimed, Extended, Rejection, Returned
 from codeq_cluster.errors import NotLeader, Overloaded
 
@@ -88,6 +88,34 @@ async def test_a_task_that_is_to_end_ends_the_wait_of_who_does_not_know_it(shard
 
     assert Watched((("t1", Rejection.LEASE_LOST),)) == await waiting
     assert not shard.engine._state.watches.of
+
+
+async def test_a_cancel_is_told_to_the_holder_of_a_task_that_was_given_back_before(
+    shard: Shard,
+) -> None:
+    """How the delivery before has ended says nothing of this one."""
+    await _leased(shard, "t1", "t2")
+    await shard.engine.operate(
+        [
+            Abandon(request=f"a-{each}", id=each, tenant="acme", worker="ann")
+            for each in ("t1", "t2")
+        ]
+    )
+    [claimed] = await shard.engine.operate([claim("r2", count=2)])
+    assert isinstance(claimed, Claimed)
+    leases = [(task.id, task.lease_token) for task in claimed.tasks]
+    waiting = asyncio.ensure_future(shard.engine.answer(_watch(*leases)))
+    await _settle()
+    ask = AskCancel(request="x", id="t1", tenant="acme", grace_ms=9_000, reason="why")
+    await shard.engine.operate([ask])
+    await _settle()
+
+    assert waiting.done()
+
+    told = await waiting
+
+    assert isinstance(told, Watched)
+    assert ["t1"] == [task_id for task_id, _ in told.cancelling]
 
 
 async def test_what_the_holder_ended_itself_is_no_news(shard: Shard) -> None:
