@@ -63,12 +63,13 @@ def create_unique(view: View, operation: CreateUnique, rules: LifetimeRules) -> 
         return Decision(conflict(view, row))
     holder = view.task(row.task_id)
     assert holder is not None
-    if terms.on is On.KEEP_LAST and not _waits(holder):
-        if not row.next_id:
-            return _made(view, create, terms, rules, Role.NEXT)
+    if terms.on.replaces and row.next_id:
+        # It is worked on after the holder, even if that waits: what was said last has to be there.
         following = view.task(row.next_id)
         assert following is not None
         return _merged(view, create, terms, rules, following)
+    if terms.on is On.KEEP_LAST and not _waits(holder):
+        return _made(view, create, terms, rules, Role.NEXT)
     return _merged(view, create, terms, rules, holder)
 
 

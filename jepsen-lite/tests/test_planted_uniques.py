@@ -120,6 +120,14 @@ def two_tasks_of_a_key_are_worked_on(world: World) -> None:
     world.takes["v"] = ((4, 4.1), out)
 
 
+def an_older_payload_is_worked_on_last(world: World) -> None:
+    world.said["c"] = (world.said["c"][0], KEEP, _out("t", "replaced", 3, created=0))
+    world.takes["t again"] = ((4, 4.1), Out(task="t", token=2, attempt=2, content="c"))
+    world.takes["v"] = (world.takes["v"][0], replace(world.takes["v"][1], content="b"))
+    world.parts[0] = _part("t", "c", "u0", 0, 5)
+    world.parts[1] = _part("v", "b", "u0", 2, 7)
+
+
 def a_dead_letter_is_requeued_beside_another(world: World) -> None:
     world.requeued = (13, 13.1)
 
@@ -203,6 +211,7 @@ PLOTS: tuple[tuple[str, Callable[[World], None]], ...] = (
     ("G32", a_claim_has_what_was_replaced),
     ("G32", a_claim_has_what_was_refused),
     ("G32", two_tasks_of_a_key_are_worked_on),
+    ("G32", an_older_payload_is_worked_on_last),
     ("G32", a_dead_letter_is_requeued_beside_another),
     ("G32", two_tasks_of_a_key_are_worked_on_after_a_requeue),
     ("G32", a_requeued_task_is_dead_again),

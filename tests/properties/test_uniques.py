@@ -447,10 +447,12 @@ def _expected(create: Create, holder: Task | None, following: str) -> tuple[How,
     assert terms is not None
     if holder is None:
         return How.CREATED, create.id
+    if terms.on.replaces and following:
+        return How.REPLACED, following
     if holder.state in WAITING:
         return (How.REPLACED if terms.on.replaces else How.RETURNED), holder.id
     if terms.on is On.KEEP_LAST:
-        return (How.REPLACED if following else How.QUEUED), following or create.id
+        return How.QUEUED, create.id
     return How.RETURNED, holder.id
 
 

@@ -43,7 +43,7 @@ def one_task_a_unique_key(history: History) -> Verdict:
         return unknown("G32", "nobody listed the tasks of unique keys at the end")
     judge = _Judge(history, last)
     found = [*judge.handed_out(), *judge.at_once(), *judge.requeued()]
-    found += [*judge.at_rest(), *judge.overlapping()]
+    found += [*judge.in_order(), *judge.at_rest(), *judge.overlapping()]
     return judged("G32", found, checked=judge.checked)
 
 
@@ -142,6 +142,25 @@ class _Judge:
             for begun in self._held(take):
                 text = f"{take.out.task} was claimed while {begun.out.task} had the same key"
                 yield Violation(text=text, events=(*take.events, *begun.events))
+
+    def in_order(self) -> Iterator[Violation]:
+        """Yield claims of what was said before that which a claim of the key had handed out.
+
+        The requeue of a dead letter brings an older payload back.
+        """
+        for takes in self._by_key.values():
+            for take in takes:
+                said = self._said.get(take.out.content)
+                if said is None or take.out.task in self._rejects:
+                    continue
+                for begun in takes:
+                    if begun.ret_ns > take.call_ns:
+                        break
+                    later = self._said.get(begun.out.content)
+                    if later is not None and said.latest < later.begun:
+                        text = f"{take.out.task} was claimed with what was said before the last"
+                        yield Violation(text=text, events=(*take.events, *begun.events))
+                        break
 
     def requeued(self) -> Iterator[Violation]:
         """Yield requeues of a dead letter whose key another task certainly had."""

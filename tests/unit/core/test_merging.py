@@ -17,7 +17,7 @@ from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.merging import MERGES_MAX, REPEATED_MS
 from codeq_cluster.core.new_task import CreateUnique
-from codeq_cluster.core.operations import Cancel, Delete, Import, PutTopic, Submit
+from codeq_cluster.core.operations import Abandon, Cancel, Delete, Import, PutTopic, Submit
 from codeq_cluster.core.outcomes import Created, Imported, Rejected, Rejection
 from codeq_cluster.core.placing import (
     is_apart,
@@ -138,6 +138,27 @@ def test_the_last_of_a_throttle_follows_when_it_is_over() -> None:
     assert ["v"] == shard.claim()
     assert "[2]" == shard.view.payload("v")
     assert shard.view.now_ms + 60_000 == shard.unique("v").held_until_ms
+
+
+@pytest.mark.parametrize("last", [On.KEEP_LAST, On.REPLACE])
+def test_the_last_payload_is_worked_on_last_although_the_holder_waits_again(last: On) -> None:
+    """The one that is next gets it, because it is worked on after the holder."""
+    shard = Keyed()
+    shard.add("t", On.KEEP_LAST, payload="[1]")
+    shard.claim()
+    shard.add("v", On.KEEP_LAST, payload="[2]")
+    shard.ask(Abandon(**_HELD, request="a"))
+    answer = shard.add("w", last, payload="[3]")
+    worked_on = []
+    for number in range(2):
+        [task_id] = shard.claim(request=f"c{number}")
+        worked_on.append((task_id, shard.view.payload(task_id)))
+        shard.ask(replace(DONE, id=task_id, request=f"s{number}"))
+
+    assert isinstance(answer, Created)
+    assert ("replaced", "v") == (answer.unique, answer.task.id)
+    assert [("t", "[1]"), ("v", "[3]")] == worked_on
+    assert [] == shard.claim(request="c2")
 
 
 def test_so_many_idempotency_keys_lead_to_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
