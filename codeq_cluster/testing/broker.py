@@ -39,9 +39,9 @@ class LocalBroker:
     """A broker of one node in a thread of this process; a context manager, used once.
 
     `advance` moves its clock. It stops at every instant at which a delayed task is due, a lease
-    ends, a schedule fires, a key or queue may go on or a callback is retried, and lets workers act.
-    So a week of retries runs in order. Only the broker's clock moves; workers and tests keep the
-    machine's.
+    ends, a schedule fires, a key or queue may go on, a throttle ends or a callback is retried, and
+    lets workers act. So a week of retries runs in order. Only the broker's clock moves; workers and
+    tests keep the machine's.
 
     Attributes:
         url: Base URL of its node.

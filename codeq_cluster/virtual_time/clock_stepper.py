@@ -95,8 +95,7 @@ class ClockStepper:
 
     async def coming(self) -> list[Upcoming]:
         """Return what `advance` would stop at."""
-        found = await outlook(self._operator, await self._operator.queues())
-        return list(found.due)
+        return list((await self._outlook()).due)
 
     async def advance(
         self,
@@ -200,12 +199,15 @@ class ClockStepper:
             if time.monotonic() - changed_at < _IDLE_S:
                 continue
             queues = await self._operator.queues()
-            found = await outlook(self._operator, queues)
-            overdue = any(each.at <= now for each in found.due)
-            patience_s = self._patience_s(queues, overdue=overdue, quiet_s=quiet_s)
+            found = await self._outlook()
+            patience_s = self._patience_s(queues, found, now=now, quiet_s=quiet_s)
             if time.monotonic() - changed_at > patience_s and self._applied() == seen:
                 return found
         raise TimeoutError(f"workers did not come to rest within {SETTLE_WITHIN_S:g} s")
+
+    async def _outlook(self) -> Outlook:
+        engines = () if self._node is None else self._node.parts.replicas.engines
+        return await outlook(self._operator, [engine.view for engine in engines])
 
     def _coming(self, seen: Outlook) -> datetime | None:
         """Return the next instant at which something is due; past ones could not be done."""
@@ -224,14 +226,16 @@ class ClockStepper:
         return [shard.applied_index for shard in self._node.status()]
 
     def _patience_s(
-        self, queues: Sequence[Mapping[str, Any]], *, overdue: bool, quiet_s: float
+        self, queues: Sequence[Mapping[str, Any]], found: Outlook, *, now: datetime, quiet_s: float
     ) -> float:
         """Return how long to wait after the last change before the cluster counts as idle."""
-        ready = [row["command"] for row in queues if row["ready"] and not row.get("paused")]
+        shut = {each.id for each in found.due if each.kind == "queue" and each.at > now}
+        shut |= {row["command"] for row in queues if row.get("paused")}
+        ready = [row["command"] for row in queues if row["ready"] and row["command"] not in shut]
         for worker in self._workers:
             if worker.running or any(worker.wants(command) for command in ready):
                 return self._known_patience_s
-        if overdue:
+        if any(each.at <= now for each in found.due):
             return max(self._known_patience_s, quiet_s)
         busy = ready or any(row["inProgress"] for row in queues)
         return quiet_s if busy else _IDLE_S

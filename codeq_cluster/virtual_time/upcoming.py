@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from codeq_cluster.api.http.virtual_time import Upcoming
+from codeq_cluster.broker.engine.view import ShardView
 from codeq_cluster.client import Operator, Page
+from codeq_cluster.codec import keyspace
+from codeq_cluster.codec.keyspace import Family
+from codeq_cluster.core.gate import Gate
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.lane import Lane
+from codeq_cluster.core.limit import is_limits
+from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.unique import Holder
 
 _Fetch = Callable[..., Awaitable[Page]]
+# Items of other kinds may be many, and are not read.
+_LETTING_GO = frozenset((ItemKind.GATE, ItemKind.LANE, ItemKind.UNIQUE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +41,12 @@ class Outlook:
     made: Mapping[str, int]
 
 
-async def outlook(operator: Operator, queues: Sequence[Mapping[str, Any]]) -> Outlook:
+async def outlook(operator: Operator, views: Iterable[ShardView]) -> Outlook:
     """Return all that is due of one tenant; what is past is being done.
 
     Args:
         operator: Asks, as an admin of the tenant.
-        queues: Its queues.
+        views: Of all shards, which have tasks of no other tenant.
     """
     asked = (
         (partial(operator.tasks, status="PENDING"), {"readyAt": "ready", "expiresAt": "dies"}),
@@ -47,23 +66,26 @@ async def outlook(operator: Operator, queues: Sequence[Mapping[str, Any]]) -> Ou
         if row["state"] == "active":
             instants = (datetime.fromisoformat(each["at"]) for each in row["next"])
             due += [Upcoming(at, "schedule", row["id"]) for at in instants]
-    for queue in queues:
-        if "heldUntil" in queue:
-            due.append(
-                Upcoming(datetime.fromisoformat(queue["heldUntil"]), "queue", queue["command"])
-            )
-        if queue["held"]:
-            due += await _of_keys(operator, queue["command"])
+    for view in views:
+        due += _goes_on(view)
     return Outlook(sorted(due), made)
 
 
-async def _of_keys(operator: Operator, command: str) -> list[Upcoming]:
-    return [
-        Upcoming(datetime.fromisoformat(row[field]), "key", f"{command}/{row['key']}")
-        for row in (await operator.keys(command))["keys"]
-        for field in ("limitedUntil", "heldUntil")
-        if field in row
-    ]
+def _goes_on(view: ShardView) -> Iterator[Upcoming]:
+    """Yield when a rate, a hold or a throttle lets tasks go on; a shared limit has many queues."""
+    for timer in view.time.windows[Family.EXPIRY]:
+        if not keyspace.knows_kind(timer):
+            continue
+        kind, tenant, name = keyspace.item_parts(timer)
+        at = datetime.fromisoformat(rfc3339(keyspace.item_timer_ms(timer)))
+        match view.item(kind, tenant, name) if kind in _LETTING_GO else None:
+            case Gate() as gate if gate.shut_until_ms:
+                queues = view.sharers.get((tenant, name), ()) if is_limits(name) else (name,)
+                yield from (Upcoming(at, "queue", queue) for queue in queues)
+            case Lane() as lane if lane.held_until_ms or lane.limited_until_ms:
+                yield Upcoming(at, "key", f"{lane.queue}/{lane.key}")
+            case Holder() as holder if holder.next_id:
+                yield Upcoming(at, "ready", holder.next_id)
 
 
 async def rows(fetch: _Fetch) -> AsyncIterator[Mapping[str, Any]]:

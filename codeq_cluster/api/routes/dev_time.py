@@ -142,8 +142,9 @@ async def advance(call: Call) -> HttpAnswer[AdvancedView]:
     """Advance the clock, and answer when everything due by then has happened.
 
     It stops at each instant at which a delayed or parked task is due, a task dies, a lease ends, a
-    schedule fires, a key or queue may go on or a callback is retried, until workers have nothing to
-    do or nobody does it. An error may leave the clock on the way: `detail` says what it shows.
+    schedule fires, a key or queue may go on, a throttle ends or a callback is retried, until
+    workers have nothing to do or nobody does it. An error may leave the clock on the way: `detail`
+    says what it shows.
     """
     body = _ADVANCE.decode(call.text)
     time = _time(call)

@@ -16,11 +16,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from codeq_cluster.client import Fail, Refused, Retry, State, Task, Worker
+from codeq_cluster.client import Fail, Refused, Retry, State, Task, Unique, Worker
 from codeq_cluster.errors import CodeqError, ConfigInvalid
 from codeq_cluster.testing.broker import LocalBroker
 
 _WEEK_S = 7 * 86_400
+_MINUTELY = {"count": 1, "perSeconds": 60}
 _LADDER = [
     timedelta(minutes=1),
     timedelta(minutes=10),
@@ -265,8 +266,15 @@ def test_a_month_of_schedules_in_another_zone_passes_in_a_moment(tmp_path: Path)
     assert timedelta(days=14) <= began - march < timedelta(days=14, minutes=1)
 
 
-def test_tasks_that_a_rate_holds_go_one_after_the_other(tmp_path: Path) -> None:
-    """Ten tasks of one key, one a minute."""
+@pytest.mark.parametrize(
+    "flow",
+    [{"perKey": {"maxRunning": 1, "rate": _MINUTELY}}, {"rate": _MINUTELY}, {"limit": "api"}],
+    ids=["key", "queue", "limit"],
+)
+def test_tasks_that_a_rate_holds_go_one_after_the_other(
+    tmp_path: Path, flow: dict[str, object]
+) -> None:
+    """Ten tasks, one a minute, by the rate of their key, of their queue or of a shared limit."""
     at: list[datetime] = []
     with LocalBroker(tmp_path) as broker, broker.sync_operator() as operator:
         worker = broker.worker()
@@ -275,8 +283,8 @@ def test_tasks_that_a_rate_holds_go_one_after_the_other(tmp_path: Path) -> None:
         def call(task: Task[int]) -> None:
             at.append(broker.now)
 
-        rate = {"count": 1, "perSeconds": 60}
-        operator.put_topic("call", {"flow": {"perKey": {"maxRunning": 1, "rate": rate}}})
+        operator.put_limit("api", {"rate": _MINUTELY})
+        operator.put_topic("call", {"flow": flow})
         broker.settle()
         with broker.sync_client() as client, broker.working(worker):
             tasks = [client.create("call", n, key="api") for n in range(10)]
@@ -287,6 +295,53 @@ def test_tasks_that_a_rate_holds_go_one_after_the_other(tmp_path: Path) -> None:
     assert 10 == len(at)
     assert all(timedelta(seconds=59) <= gap <= timedelta(seconds=70) for gap in gaps), gaps
     assert left < timedelta(minutes=1)
+
+
+def test_the_queues_of_a_limit_that_a_worker_holds_go_on_together(tmp_path: Path) -> None:
+    """Time stops at the end of the hold, for each of them."""
+    at: list[datetime] = []
+    with LocalBroker(tmp_path) as broker, broker.sync_operator() as operator:
+        worker = broker.worker()
+
+        @worker.task("call")
+        def call(task: Task[int]) -> None:
+            at.append(broker.now)
+            if len(at) == 1:
+                raise Retry("slow down", after=timedelta(minutes=10), hold="limit")
+
+        operator.put_limit("api", {"maxRunning": 5})
+        for queue in ("call", "fetch"):
+            operator.put_topic(queue, {"flow": {"limit": "api"}})
+        broker.settle()
+        with broker.sync_client() as client, broker.working(worker):
+            client.create("call", 1)
+            coming = broker.upcoming()
+            broker.advance(hours=1)
+
+    assert [("queue", "call"), ("queue", "fetch")] == [(each.kind, each.id) for each in coming]
+    assert timedelta(minutes=10) <= at[1] - at[0] < timedelta(minutes=11)
+
+
+def test_the_last_of_a_throttle_comes_when_it_is_over(tmp_path: Path) -> None:
+    """With keepLast it waits for that alone, an hour before the clock gets where it is to go."""
+    at: list[datetime] = []
+    with LocalBroker(tmp_path) as broker, broker.sync_client() as client:
+        worker = broker.worker()
+
+        @worker.task("write")
+        def write(task: Task[int]) -> None:
+            at.append(broker.now)
+
+        once = Unique("document", on="keepLast", throttle=60)
+        with broker.working(worker):
+            client.create("write", 1, unique=once)
+            broker.settle()
+            last = client.create("write", 2, unique=once)
+            coming = broker.upcoming()
+            broker.advance(hours=1)
+
+    assert [("ready", last.id)] == [(each.kind, each.id) for each in coming]
+    assert timedelta(seconds=59) <= at[1] - at[0] < timedelta(minutes=2)
 
 
 def test_a_task_that_does_not_end_is_an_error(broker: LocalBroker) -> None:
