@@ -115,6 +115,7 @@ def _open_databases(base: NodeBase, directory: DataDirectory) -> Iterator[RocksS
                 settings=settings.store,
                 cache=cache,
                 create=not directory.made,
+                wal=directory.wal,
             )
         base.stack.callback(_close, shard, database)
         yield database

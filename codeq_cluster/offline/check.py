@@ -13,7 +13,7 @@ from codeq_cluster.codec.membership import Membership
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.offline.inspect import add_pending, mirrored
 from codeq_cluster.raft.journal import Journal
-from codeq_cluster.storage.directory import held_directory, read_identity
+from codeq_cluster.storage.directory import held_directory, read_identity, wal_of
 from codeq_cluster.storage.identity import DirectoryIdentity
 from codeq_cluster.storage.stored_shard import StoredShard
 
@@ -83,11 +83,12 @@ def _read(path: Path, shard: int, aside: Path, identity: DirectoryIdentity) -> s
     """
     if not (path / f"shard-{shard}").is_dir():
         raise DataDirectoryRefused("it is missing")
-    with StoredShard(mirrored(path, shard, aside)) as stored:
+    wal = wal_of(path, identity)
+    with StoredShard(mirrored(path, shard, aside), wal=wal) as stored:
         for _ in stored.rows(*_ALL):
             pass
-        if identity.has_wal:
-            add_pending(path, {shard: stored})
+        if wal is not None:
+            add_pending(wal, {shard: stored})
         journal = Journal(_Log(stored), cache_bytes_max=0)
         journal.load(applied=stored.index)
         return set(journal.memberships.newest[1].voters)

@@ -15,7 +15,7 @@ from codeq_cluster.errors import DataDirectoryRefused
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.buffer import RowBuffer
-from codeq_cluster.storage.directory import segments_of, stopped_directory
+from codeq_cluster.storage.directory import stopped_directory, wal_of
 from codeq_cluster.storage.identity import DirectoryIdentity
 from codeq_cluster.storage.opening import bring_up
 from codeq_cluster.storage.rocks import RocksShard
@@ -87,6 +87,7 @@ def survivor(path: Path) -> Iterator[Survivor]:
     with stopped_directory(path) as identity, ExitStack() as stack:
         settings = StoreSettings()
         cache = new_cache(settings)
+        wal = wal_of(path, identity)
         stores = []
         for shard in range(identity.shards):
             directory = path / f"shard-{shard}"
@@ -94,11 +95,11 @@ def survivor(path: Path) -> Iterator[Survivor]:
             settle(directory)
             if not directory.is_dir():
                 raise DataDirectoryRefused(f"the data directory {path} has lost {directory.name}")
-            store = RocksShard(directory, settings=settings, cache=cache, create=False)
+            store = RocksShard(directory, settings=settings, cache=cache, create=False, wal=wal)
             stack.callback(store.close)
             stores.append(store)
-        if identity.has_wal:
-            bring_up(stores, Wal(segments_of(path)))
+        if wal is not None:
+            bring_up(stores, Wal(wal))
         shards = []
         for store in stores:
             journal = Journal(store.log, cache_bytes_max=_LOG_CACHE_BYTES)

@@ -16,11 +16,11 @@ from codeq_cluster.core.task import Counters, Task
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.raft.journal_rows import stored_end, stored_entries, stored_term, stored_vote
 from codeq_cluster.raft.messages import MEMBERS, NO_OP
-from codeq_cluster.storage.directory import segments_of, stopped_directory
+from codeq_cluster.storage.directory import stopped_directory, wal_of
 from codeq_cluster.storage.identity import DirectoryIdentity
 from codeq_cluster.storage.stored_shard import StoredShard
 from codeq_cluster.storage.swap import settled
-from codeq_cluster.storage.wal import stored_writes
+from codeq_cluster.storage.wal import SegmentDisk, stored_writes
 
 _LIBRARY_FILE = "rocksdict-config.json"
 _ALL = keyspace.prefix_range(b"codeq/")
@@ -166,25 +166,24 @@ def stopped_node(path: Path) -> Iterator[StoppedNode]:
     """
     with stopped_directory(path) as identity, ExitStack() as stack:
         aside = Path(stack.enter_context(TemporaryDirectory(prefix="codeq-inspect-")))
+        wal = wal_of(path, identity)
         shards = [
-            stack.enter_context(StoredShard(mirrored(path.absolute(), shard, aside)))
+            stack.enter_context(StoredShard(mirrored(path.absolute(), shard, aside), wal=wal))
             for shard in range(identity.shards)
         ]
-        if identity.has_wal:
-            add_pending(path, dict(enumerate(shards)))
+        if wal is not None:
+            add_pending(wal, dict(enumerate(shards)))
         yield StoppedNode(identity, shards)
 
 
-def add_pending(path: Path, shards: Mapping[int, StoredShard]) -> None:
+def add_pending(wal: SegmentDisk, shards: Mapping[int, StoredShard]) -> None:
     """Add to a stopped node's shards the log writes that only the write-ahead log has.
 
     Raises:
         StorageFailed: The write-ahead log is damaged or missing.
     """
     try:
-        writes = stored_writes(
-            segments_of(path), {number: shard.mark for number, shard in shards.items()}
-        )
+        writes = stored_writes(wal, {number: shard.mark for number, shard in shards.items()})
     except DataDirectoryRefused as error:
         raise StorageFailed(str(error)) from error
     for number, shard in shards.items():

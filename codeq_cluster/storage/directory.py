@@ -136,7 +136,12 @@ class DataDirectory:
     @property
     def segments(self) -> SegmentFiles:
         """Return the directory of the write-ahead log's segments."""
-        return segments_of(self.path)
+        return _segments_of(self.path)
+
+    @property
+    def wal(self) -> SegmentFiles | None:
+        """Return the write-ahead log whose rows the databases lack; None if they lack none."""
+        return wal_of(self.path, self._identity)
 
     @property
     def made(self) -> bool:
@@ -414,8 +419,12 @@ def _is_ours(entry: Path) -> bool:
     return entry.name in (_LOCK, _temporary(entry.parent / IDENTITY).name, *_KEPT)
 
 
-def segments_of(path: Path) -> SegmentFiles:
-    """Return the segments of a data directory's write-ahead log."""
+def wal_of(path: Path, identity: DirectoryIdentity) -> SegmentFiles | None:
+    """Return the write-ahead log whose rows the databases lack; None if they lack none."""
+    return _segments_of(path) if identity.has_wal else None
+
+
+def _segments_of(path: Path) -> SegmentFiles:
     return SegmentFiles(path / "wal")
 
 

@@ -13,17 +13,24 @@ from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
 
-from rocksdict import Cache, Checkpoint, Rdict, WriteBatch, WriteOptions
+from rocksdict import Cache, Checkpoint, Options, Rdict, WriteBatch, WriteOptions
 
 from codeq_cluster.durable import sync_directory
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.buffer import RowBuffer
-from codeq_cluster.storage.rocks_options import database_options, log_options, state_options
+from codeq_cluster.storage.rocks_options import (
+    cut_damage,
+    database_options,
+    log_options,
+    state_options,
+)
 from codeq_cluster.storage.rocks_rows import LOG, MARK, PLACE, STATE, RocksLog, RocksState
 from codeq_cluster.storage.rocks_statistics import FamilyStatistics, counters, family_statistics
 from codeq_cluster.storage.shard import write_log_rows
+from codeq_cluster.storage.stored_shard import StoredShard
 from codeq_cluster.storage.swap import exchange, finish, incoming_path
+from codeq_cluster.storage.wal import SegmentDisk
 
 # Rows of a complete log in one batch; entries are at most a megabyte, and mostly far smaller.
 _ROWS_A_WRITE = 64
@@ -61,9 +68,23 @@ class RocksShard:
     """
 
     def __init__(
-        self, path: Path, *, settings: StoreSettings, cache: Cache, create: bool = True
+        self,
+        path: Path,
+        *,
+        settings: StoreSettings,
+        cache: Cache,
+        create: bool = True,
+        wal: SegmentDisk | None = None,
     ) -> None:
         """Open the directory, or create it.
+
+        Args:
+            path: Of the shard.
+            settings: Of the node's stores.
+            cache: Of the node.
+            create: Create it if it is missing.
+            wal: The node's write-ahead log, if its rows follow. Only this opening may then cut
+                RocksDB's own log where it is damaged.
 
         Raises:
             DataDirectoryRefused: Another process has it open, it is damaged, or it is missing and
@@ -72,7 +93,7 @@ class RocksShard:
         self._path = path
         self._settings = settings
         self._cache = cache
-        self._db = self._open(create=create)
+        self._db = self._open(create=create, wal=wal)
         self._is_open = True
         self.log = RocksLog(self._db)
         try:
@@ -83,20 +104,30 @@ class RocksShard:
             self._db.close()
             raise DataDirectoryRefused(_why_refused(path, error)) from error
 
-    def _open(self, *, create: bool) -> Rdict:
+    def _open(self, *, create: bool, wal: SegmentDisk | None = None) -> Rdict:
         path = self._path
-        families = {
-            STATE: state_options(self._settings, self._cache),
-            LOG: log_options(self._settings, self._cache),
-        }
+        options = database_options(self._settings, create=create)
         try:
             if create and not path.exists():
                 path.mkdir(parents=True)
                 sync_directory(path.parent)
-            options = database_options(self._settings, create=create)
-            db = Rdict(str(path), options, column_families=families)
+            try:
+                return self._opened(options)
+            except Exception:
+                # This opening deletes what it cannot read, so look first.
+                if wal is None or not _has_the_rest(wal, path):
+                    raise
+                cut_damage(options)
+                return self._opened(options)
         except Exception as error:
             raise DataDirectoryRefused(_why_refused(path, error)) from error
+
+    def _opened(self, options: Options) -> Rdict:
+        families = {
+            STATE: state_options(self._settings, self._cache),
+            LOG: log_options(self._settings, self._cache),
+        }
+        db = Rdict(str(self._path), options, column_families=families)
         # The options hold the statistics, which would be lost without this reference.
         self._options = options
         return db
@@ -353,6 +384,15 @@ class RocksShard:
                 ) from error
             return False
         return True
+
+
+def _has_the_rest(wal: SegmentDisk, path: Path) -> bool:
+    """Return whether the node's log has all rows that cannot be read in the directory."""
+    try:
+        StoredShard(path, wal=wal).close()
+    except StorageFailed:
+        return False
+    return True
 
 
 def _why_refused(path: Path, error: Exception) -> str:

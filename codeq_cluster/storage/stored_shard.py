@@ -11,8 +11,9 @@ from rocksdict import AccessType, Options, Rdict, ReadOptions
 
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.storage.buffer import Missing, RowBuffer
-from codeq_cluster.storage.rocks_options import refuse_damage
+from codeq_cluster.storage.rocks_options import cut_damage, refuse_damage
 from codeq_cluster.storage.rocks_rows import LOG, MARK, PLACE, STATE, place
+from codeq_cluster.storage.wal import SegmentDisk, stored_jobs
 
 Get = Callable[[bytes], bytes | None]
 Rows = Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]]
@@ -30,30 +31,52 @@ class StoredShard:
         pending: The rows of the shard's log that only the node's write-ahead log has.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, wal: SegmentDisk | None = None) -> None:
         """Open the directory, including the content of RocksDB's own write-ahead log.
+
+        Args:
+            path: Of the shard.
+            wal: The node's write-ahead log, unless the directory has all rows without it.
+                RocksDB's own log may be damaged where this one has the rows.
 
         Raises:
             StorageFailed: It cannot be read, or is damaged.
         """
         self._name = path.name
-        families = {STATE: Options(raw_mode=True), LOG: Options(raw_mode=True)}
-        options = Options(raw_mode=True)
-        refuse_damage(options)
         try:
-            self._db = Rdict(
-                str(path),
-                options,
-                column_families=families,
-                access_type=AccessType.read_only(),
-            )
-            self._state = self._db.get_column_family(STATE)
-            self._log = self._db.get_column_family(LOG)
-            self.index, self.digest = place(self._state.get(PLACE))
-            self.mark = int.from_bytes(self._log.get(MARK) or b"", "big")
+            try:
+                self._open(path, refuse_damage)
+            except Exception:
+                if wal is None or not self._open_before_damage(path, wal):
+                    raise
         except Exception as error:
             raise StorageFailed(f"reading {self._name}: {error}") from error
         self.pending = RowBuffer()
+
+    def _open(self, path: Path, treat_damage: Callable[[Options], None]) -> None:
+        options = Options(raw_mode=True)
+        treat_damage(options)
+        self._db = Rdict(
+            str(path),
+            options,
+            column_families={STATE: Options(raw_mode=True), LOG: Options(raw_mode=True)},
+            access_type=AccessType.read_only(),
+        )
+        self._state = self._db.get_column_family(STATE)
+        self._log = self._db.get_column_family(LOG)
+        self.index, self.digest = place(self._state.get(PLACE))
+        self.mark = int.from_bytes(self._log.get(MARK) or b"", "big")
+
+    def _open_before_damage(self, path: Path, wal: SegmentDisk) -> bool:
+        """Open the rows before the damage; return whether the node's log has all that follow."""
+        self._open(path, cut_damage)
+        try:
+            for _ in stored_jobs(wal, [self.mark]):
+                pass
+        except DataDirectoryRefused:
+            self.close()
+            return False
+        return True
 
     def __enter__(self) -> Self:
         return self

@@ -44,6 +44,7 @@ async def storage_of(
                 settings=_SETTINGS,
                 cache=cache,
                 create=not directory.made,
+                wal=directory.wal,
             )
             for shard in range(shards)
         ]

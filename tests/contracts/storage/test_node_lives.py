@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import cycle
 from pathlib import Path
 from random import Random
@@ -18,9 +19,11 @@ import pytest
 
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.offline.check import examined
+from codeq_cluster.offline.force_single_member import survivor
 from codeq_cluster.offline.inspect import stopped_node
 from codeq_cluster.settings import LogSync
 from codeq_cluster.storage import node_storage
+from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.storage.segment_files import OpenSegment
 
 from . import storage_process
@@ -29,6 +32,7 @@ from .storage_process import row_of, storage_of, stored_rows, write
 SHARDS = 3
 PROGRAM = Path(storage_process.__file__)
 LIVES = 6
+ROWS = 30
 PATIENCE_S = 60.0
 
 
@@ -163,6 +167,104 @@ async def test_a_planned_stop_that_was_cut_off_is_no_loss(tmp_path: Path, left: 
         await write(storage, 1, row_of(2))
     async with storage_of(path, shards=2, planned=False) as storage:
         assert stored_rows(storage, 0) == stored_rows(storage, 1) == dict([row_of(2)])
+
+
+async def spilled(storage: NodeStorage) -> None:
+    """Write rows to the first shard, each in a batch of its own for the database."""
+    for number in range(2, ROWS + 2):
+        await write(storage, 0, row_of(number))
+        assert storage._spiller.spill_all()
+
+
+async def released(storage: NodeStorage) -> None:
+    """Sync the rows of the first shard, and delete their segment."""
+    await spilled(storage)
+    for number in range(8):
+        await write(storage, 1, (row_of(number)[0], bytes(2**16)))
+    upto = storage._writer.completed
+    for shard in storage.shards:
+        assert shard.spill(seq=upto)
+        shard.sync()
+    storage._wal.release(upto)
+
+
+async def stopped(storage: NodeStorage) -> None:
+    """Stop as planned."""
+    await spilled(storage)
+    storage.stop()
+
+
+async def cut_off(path: Path, story: Callable[[NodeStorage], Awaitable[None]]) -> Path:
+    """Return the directory as it is after the story, with RocksDB's logs; a close ends them."""
+    async with storage_of(path / "open", shards=2, planned=False) as storage:
+        await story(storage)
+        return shutil.copytree(path / "open", path / "data")
+
+
+def own_log(path: Path) -> Path:
+    """Return the log that RocksDB itself has of the shard with rows."""
+    return max((path / "shard-0").glob("*.log"), key=lambda file: file.stat().st_size)
+
+
+def lose_pages(file: Path, first: float, last: float) -> None:
+    """Fill a part of the file, by fractions of its length, with zeros."""
+    content = bytearray(file.read_bytes())
+    lost = slice(int(first * len(content)), int(last * len(content)))
+    content[lost] = bytes(lost.stop - lost.start)
+    file.write_bytes(content)
+
+
+def damages(path: Path) -> tuple[str, ...]:
+    """Return the findings of `repair`."""
+    with examined(path) as found:
+        return found.damages
+
+
+def logged(path: Path) -> dict[bytes, bytes]:
+    """Return the rows of the log that `inspect` and `cluster recover` show."""
+    with stopped_node(path) as node:
+        return dict(node._shards[0].log_rows(b"log/", b"log0"))
+
+
+@pytest.mark.parametrize(("first", "last"), [(0.0, 1.0), (0.4, 0.5), (0.7, 1.0)])
+async def test_pages_that_a_power_cut_took_from_a_database_are_no_loss(
+    tmp_path: Path, first: float, last: float
+) -> None:
+    """Unsynced pages reach the disk in any order; the write-ahead log has all of their rows."""
+    path = await cut_off(tmp_path, spilled)
+    rows = dict(map(row_of, range(2, ROWS + 2)))
+    before = damages(path)
+    lose_pages(own_log(path), first, last)
+
+    assert before == damages(path)
+    assert rows == logged(path)
+    async with storage_of(path, shards=2, planned=False) as storage:
+        assert rows == stored_rows(storage, 0)
+
+
+@pytest.mark.parametrize("story", [released, stopped])
+async def test_rows_that_only_a_damaged_database_had_are_missed(
+    tmp_path: Path, story: Callable[[NodeStorage], Awaitable[None]]
+) -> None:
+    """No write-ahead log has them: each look and start refuses the shard, and deletes nothing."""
+    path = await cut_off(tmp_path, story)
+    own = own_log(path)
+    lose_pages(own, 0.4, 0.5)
+    left = own.read_bytes()
+
+    for _ in range(2):
+        with pytest.raises(StorageFailed, match=r"reading shard-0: .*Corruption"):
+            logged(path)
+        assert any("shard-0" in line and "Corruption" in line for line in damages(path))
+        with pytest.raises(DataDirectoryRefused, match=r"shard-0 cannot be opened: .*Corruption"):
+            async with storage_of(path, shards=2, planned=False):
+                pass
+        with (
+            pytest.raises(DataDirectoryRefused, match=r"shard-0 cannot be opened: .*Corruption"),
+            survivor(path),
+        ):
+            pass
+    assert left == own.read_bytes()
 
 
 def lose(segment: Path) -> None:

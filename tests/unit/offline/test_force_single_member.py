@@ -13,9 +13,13 @@ from codeq_cluster.offline.force_single_member import survivor
 from codeq_cluster.offline.inspect import Stand, stopped_node
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.settings import StoreSettings
+from codeq_cluster.storage.buffer import RowBuffer
 from codeq_cluster.storage.directory import DataDirectory, open_directory
 from codeq_cluster.storage.rocks import RocksShard
 from codeq_cluster.storage.rocks_options import new_cache
+from codeq_cluster.storage.segments import Write
+from codeq_cluster.storage.shard import write_log_rows
+from codeq_cluster.storage.wal import Wal
 from tests.fakes.spilled_shard import put_log
 
 
@@ -109,6 +113,51 @@ def test_a_snapshot_that_was_coming_in_does_not_undo_it(path: Path) -> None:
 
     with opened(path) as directory:
         assert ("n1",) == members_of(directory).voters
+
+
+def cut_off(path: Path, *, term: int) -> None:
+    """Leave the directory as after a power cut, with each term up to this one in the logs.
+
+    RocksDB's own log has lost what it had in the middle.
+    """
+    settings = StoreSettings()
+    with opened(path) as directory:
+        shard = directory.shard_path(0)
+        store = RocksShard(shard, settings=settings, cache=new_cache(settings))
+        journal = Journal(store.log, cache_bytes_max=1024)
+        journal.load(applied=store.state.applied_index, bootstrap=directory.bootstrap)
+        wal = Wal(directory.segments)
+        wal.begin(store.mark)
+        directory.note_wal(begun=True)
+        for each in range(1, term + 1):
+            journal.setCurrentTerm(each, None)
+            flush = journal.flush()
+            assert 0 == wal.append([Write(0, flush.delete_ranges, flush.puts)])
+            rows = RowBuffer()
+            rows.write(flush.puts, flush.delete_ranges)
+            write_log_rows(store, rows, mark=wal.seq)
+            journal.flushed()
+        wal.close()
+        # A close would bring the rows of RocksDB's log into its tables.
+        shutil.copytree(shard, path / "cut")
+        store.close()
+    shutil.rmtree(shard)
+    (path / "cut").rename(shard)
+    own = max(shard.glob("*.log"), key=lambda file: file.stat().st_size)
+    content = bytearray(own.read_bytes())
+    middle = slice(2 * len(content) // 5, 3 * len(content) // 5)
+    content[middle] = bytes(middle.stop - middle.start)
+    own.write_bytes(content)
+
+
+def test_recovery_continues_after_the_newest_promise_that_a_power_cut_left(path: Path) -> None:
+    """RocksDB lost it with its unsynced log; the write-ahead log has it."""
+    cut_off(path, term=9)
+    recover(path)
+
+    with stopped_node(path) as node:
+        [summary] = node.summaries()
+        assert 10 == summary.vote_term
 
 
 @pytest.mark.parametrize("lost", ["CURRENT", "*"])
