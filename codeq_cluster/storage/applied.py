@@ -12,6 +12,7 @@ a leader.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from pathlib import Path
 
@@ -29,9 +30,10 @@ class AppliedFile:
             OSError: The disk refused.
         """
         size = shards * _SLOT.size
-        with path.open("ab") as file:
-            file.truncate(max(size, file.tell()))
+        path.touch()
         with path.open("r+b") as file:
+            # A note into a hole would end the process on a full disk, with a signal and no word.
+            os.posix_fallocate(file.fileno(), 0, size)
             self._map = mmap.mmap(file.fileno(), size)
 
     def note(self, shard: int, index: int) -> None:

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from codeq_cluster.storage.applied import AppliedFile
+from tests.harness.small_disk import small_disk
 
 PROGRAM = """
 import sys
@@ -39,6 +42,25 @@ def test_noted_numbers_are_there_after_a_kill(tmp_path: Path) -> None:
 
     assert (0, 1000, 0) == (file.of(0), file.of(1), file.of(2))
     file.close()
+
+
+@pytest.mark.parametrize("left", [None, 16])
+def test_a_full_disk_is_an_error_at_the_opening(tmp_path: Path, left: int | None) -> None:
+    """Every note has its room then; an earlier release may have left a file without blocks."""
+    with small_disk(tmp_path / "disk", size_mib=1, pid=os.getpid) as disk:
+        path = disk.path / "applied"
+        if left is not None:
+            path.touch()
+            os.truncate(path, left)
+        disk.fill()
+
+        with pytest.raises(OSError, match=r"No space left|File too large"):
+            AppliedFile(path, shards=3)
+        disk.free()
+        file = AppliedFile(path, shards=3)
+        file.note(2, 7)
+        assert (0, 0, 7) == (file.of(0), file.of(1), file.of(2))
+        file.close()
 
 
 def test_a_damaged_slot_says_nothing(tmp_path: Path) -> None:
