@@ -16,7 +16,7 @@ from codeq_cluster.api.http.answer import REFUSAL, HttpAnswer, Refusal, guard
 from codeq_cluster.api.http.errors import ApiError, not_applied
 from codeq_cluster.api.http.message_ends import HEAD_BYTES_MAX, MessageEnds
 from codeq_cluster.api.http.middleware import Answering, error_answer, new_request_id, request_id_of
-from codeq_cluster.api.http.strangers import Place, Strangers
+from codeq_cluster.api.http.strangers import Place, Portion, Strangers
 from codeq_cluster.api.http.whole_requests import Whole, WholeRoutes
 from codeq_cluster.settings import LimitSettings
 from codeq_cluster.telemetry import Metrics
@@ -75,7 +75,7 @@ class HttpConnection(web.RequestHandler):
     __slots__ = (
         "_answering",
         "_ends",
-        "_head_bytes",
+        "_head",
         "_head_due",
         "_idle_due",
         "_last_answer",
@@ -89,7 +89,7 @@ class HttpConnection(web.RequestHandler):
         "_server",
         "_taken_due",
         "_unread",
-        "_untaken_bytes",
+        "_untaken",
         "_whole_routes",
     )
 
@@ -122,10 +122,11 @@ class HttpConnection(web.RequestHandler):
         self._limits = limits
         self._metrics = metrics
         self._whole_routes = whole_routes
-        self._head_bytes = 0  # Of an incomplete head, taken from the room for strangers.
+        holder = "" if place is None else place.holder
+        self._head = Portion(server.strangers.bytes, holder)  # An incomplete one.
         self._head_due: asyncio.TimerHandle | None = None
         self._taken_due: asyncio.TimerHandle | None = None
-        self._untaken_bytes = 0  # Of an answer, taken from the room for those.
+        self._untaken = Portion(server.strangers.unread, holder)  # Of an answer.
         self._idle_due: asyncio.TimerHandle | None = None
         self._quiet_since_s = 0.0
         self._remote = ""
@@ -279,7 +280,9 @@ class HttpConnection(web.RequestHandler):
             self._taken_due = self._loop.call_later(
                 self._limits.body_timeout_ms / 1000, self._abandon
             )
-        self._hold_answer()
+        assert self.transport is not None
+        if not self._untaken.grow_to(self.transport.get_write_buffer_size()):
+            self._loop.call_soon(self._abandon)
 
     def resume_writing(self) -> None:
         """Stop the deadline: the client has taken everything."""
@@ -441,22 +444,8 @@ class HttpConnection(web.RequestHandler):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             self.transport.abort()
 
-    def _hold_answer(self) -> None:
-        """Take room for what the client has not taken, or give the client up."""
-        if self.transport is None or self._place is None:
-            return
-        room, holder = self._server.strangers.unread, self._place.holder
-        more = max(0, self.transport.get_write_buffer_size() - self._untaken_bytes)
-        if room.may_take(holder, more):
-            room.take(holder, more)
-            self._untaken_bytes += more
-        else:
-            self._loop.call_soon(self._abandon)
-
     def _answer_taken(self) -> None:
-        if self._untaken_bytes and self._place is not None:
-            self._server.strangers.unread.give_back(self._place.holder, self._untaken_bytes)
-            self._untaken_bytes = 0
+        self._untaken.give_back()
         if self._taken_due is not None:
             self._taken_due.cancel()
             self._taken_due = None
@@ -475,16 +464,8 @@ class HttpConnection(web.RequestHandler):
 
     def _hold_head(self) -> None:
         """Take room for a part of a head, or turn the client away."""
-        assert self._place is not None
-        room = self._server.strangers.bytes
-        more = self._ends.head_bytes - self._head_bytes
-        if more <= 0:
-            return
-        if not room.may_take(self._place.holder, more):
+        if not self._head.grow_to(self._ends.head_bytes):
             self._turn_away(_CROWDED)
-            return
-        room.take(self._place.holder, more)
-        self._head_bytes += more
 
     def _turn_away(self, error: ApiError) -> None:
         """Close the connection, with an answer unless an earlier one is under way.
@@ -496,9 +477,7 @@ class HttpConnection(web.RequestHandler):
         self.force_close()
 
     def _head_arrived(self) -> None:
-        if self._head_bytes and self._place is not None:
-            self._server.strangers.bytes.give_back(self._place.holder, self._head_bytes)
-            self._head_bytes = 0
+        self._head.give_back()
         if self._head_due is not None:
             self._head_due.cancel()
             self._head_due = None

@@ -102,6 +102,38 @@ class Place:
             self._places = None
 
 
+class Portion:
+    """What one holder has of a room, in bytes; it grows, and is given back as a whole.
+
+    Attributes:
+        size: How much it is.
+    """
+
+    __slots__ = ("_holder", "_room", "size")
+
+    def __init__(self, room: FairShares, holder: str) -> None:
+        self._room = room
+        self._holder = holder
+        self.size = 0
+
+    def grow_to(self, size: int) -> bool:
+        """Make it at least so large; return False if its holder has no room for that."""
+        more = size - self.size
+        if more <= 0:
+            return True
+        if not self._room.may_take(self._holder, more):
+            return False
+        self._room.take(self._holder, more)
+        self.size = size
+        return True
+
+    def give_back(self) -> None:
+        """Give all of it back."""
+        if self.size:
+            self._room.give_back(self._holder, self.size)
+            self.size = 0
+
+
 def _loop_ns() -> int:
     """Return the time of the loop, whose timers end the delays."""
     return int(asyncio.get_running_loop().time() * 10**9)
