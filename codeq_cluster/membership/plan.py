@@ -207,7 +207,8 @@ def _check_majority(after: Membership, without: str, *, answers: Callable[[Membe
     if answer <= len(voters) // 2:
         raise MembershipRefused(
             f"without {without} only {answer} of {len(voters)} voters would answer, which is "
-            "no majority: bring the others back, or let those that fetch a snapshot have it, first",
+            "no majority: bring the others back, or let those that fetch a snapshot have it, "
+            "first; /readyz of each says what keeps it",
             code="no-majority",
             retryable=True,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -40,7 +41,7 @@ class Effect(Struct, frozen=True, array_like=True, kw_only=True):
         voters: Now.
         voters_after: After the change.
         learners_after: After the change; the leader makes them voters when they have caught up.
-        answering: How many of `voters_after` answer now.
+        answering: How many of `voters_after` answer now, and acknowledge entries.
         changes: Whether there is, or was, a change to make.
         done: It is committed; False for a dry run or a refusal.
         refused: Why nothing was done; empty for no objection.
@@ -188,12 +189,20 @@ class MembershipService:
             raise NotLeader(self._leaders.of(shard))
         group = self._groups[shard]
         now = group.membership
+        if isinstance(change, Dismiss):
+            stay = set(now.voters) - {self._node_id, change.id}
+            if None in map(group.acknowledges, stay):
+                # This node has just begun to lead: wait for the others' answers.
+                return self._busy(shard)
         try:
             wanted = plan.changed(
                 now,
                 change,
                 lives=lambda node_id, data: self._link.data_at(node_id) == data,
-                answers=lambda voter: self._counts(shard, voter, change),
+                answers=partial(self._commits, group)
+                # After a removal, the remaining voters must commit at once.
+                if isinstance(change, Dismiss)
+                else self._answers,
             )
         except MembershipRefused as refused:
             return self._effect(shard, now, now, refused=refused)
@@ -242,11 +251,11 @@ class MembershipService:
         while self._leaders.of(shard) == self._node_id and (left_s := until - loop.time()) > 0:
             await self._leaders.change(shard, left_s)
 
-    def _counts(self, shard: int, voter: Member, change: Change) -> bool:
-        # After a removal, the remaining voters must commit at once. A voter that fetches a snapshot
-        # is connected, but acknowledges nothing before it has the snapshot.
-        fetches = isinstance(change, Dismiss) and self._groups[shard].out_of_reach(voter.id)
-        return self._answers(voter) and not fetches
+    def _commits(self, group: RaftGroup, voter: Member) -> bool:
+        # A voter that fetches a snapshot, or whose replica is out, is connected all the same.
+        return voter.id == self._node_id or (
+            self._answers(voter) and group.acknowledges(voter.id) is not False
+        )
 
     def _answers(self, voter: Member) -> bool:
         if voter.id == self._node_id:
@@ -269,7 +278,9 @@ class MembershipService:
             voters=now.voters,
             voters_after=wanted.voters,
             learners_after=tuple(each.id for each in wanted.members if not each.voter),
-            answering=sum(self._answers(member) for member in wanted.members if member.voter),
+            answering=sum(
+                self._commits(self._groups[shard], each) for each in wanted.members if each.voter
+            ),
             changes=wanted != now,
             refused=str(refused or ""),
             code=refused.code if refused else "",

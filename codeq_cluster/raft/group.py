@@ -201,10 +201,6 @@ class RaftGroup:
         """Keep more of the log for a minute: a snapshot is on its way to a peer."""
         self._leader.trimmer.hold()
 
-    def out_of_reach(self, peer: str) -> bool:
-        """Return whether the peer cannot agree to anything before it gets a snapshot."""
-        return self._leader.out_of_reach(peer)
-
     # Reading.
 
     @property
@@ -365,6 +361,10 @@ class RaftGroup:
             schedule.arm(replica.elections.deadline)
 
     # Members.
+
+    def acknowledges(self, peer: str) -> bool | None:
+        """Return whether another member acknowledges entries at present; None while unknown."""
+        return self._leader.acknowledges(peer)
 
     @property
     def changing(self) -> bool:

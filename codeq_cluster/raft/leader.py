@@ -176,6 +176,21 @@ class Leader:
         lately = self._replica.now() - self._replica.election_s
         return self._replica.followers.out_of_reach(peer, since=lately)
 
+    def acknowledges(self, peer: str) -> bool | None:
+        """Return whether a peer acknowledges entries at present; None while that is unknown.
+
+        One that needs a snapshot does not, nor one that is silent because its replica is out.
+        A leadership begins as if every peer had just answered: only what a peer has acknowledged
+        since then proves that it does.
+        """
+        replica, engine = self._replica, self._replica.engine
+        if not engine.leads:
+            return None
+        lately = replica.now() - replica.election_s
+        if self.out_of_reach(peer) or not engine.answered_since(peer, lately):
+            return False
+        return True if engine.match_index(peer) > 0 else None
+
     # Proposals.
 
     def propose(self) -> None:

@@ -205,8 +205,24 @@ def test_a_voter_that_lost_its_disk_is_kept_quiet() -> None:
     status = cluster.nodes["A"].group.status()
     assert status.is_leader
     assert status.counters["peer_out_of_reach"] > 10
-    assert cluster.nodes["A"].group.out_of_reach("C")
-    assert not cluster.nodes["A"].group.out_of_reach("B")
+    assert cluster.nodes["A"].group.acknowledges("C") is False
+    assert cluster.nodes["A"].group.acknowledges("B")
     # Only the entries in flight before the first refusal arrived.
     assert sum(len(m["et"]) for m in wire.of(1, "A", "C")) < 20
     assert 2000 == len(cluster.acknowledged)
+
+
+def test_a_leader_knows_who_acknowledges_and_whose_replica_is_out() -> None:
+    """The link to a replica that is out still works, and a new leader cannot know at first."""
+    cluster = settled()
+    cluster.nodes["C"].group.pause(lambda _error: None)
+    cluster.run(2.0)
+    leader, heir = (cluster.nodes[node_id].group for node_id in "AB")
+    assert (True, False) == (leader.acknowledges("B"), leader.acknowledges("C"))
+
+    assert leader.transfer("B")
+    cluster.run_until(lambda: cluster.leader() == "B")
+
+    assert (None, None) == (leader.acknowledges("C"), heir.acknowledges("C"))
+    cluster.run(2.0)
+    assert (True, False) == (heir.acknowledges("A"), heir.acknowledges("C"))

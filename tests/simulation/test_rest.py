@@ -55,6 +55,20 @@ def test_a_group_without_work_says_nothing(node_ids: str) -> None:
     assert Counter({BEAT: 2 * 100 * (len(node_ids) - 1)}) == said
 
 
+def test_a_leader_at_rest_knows_that_its_peers_answer() -> None:
+    """They answer its node's beats, so they count as nodes that answer."""
+    cluster = at_rest()
+    leader = cluster.nodes["A"].group
+
+    heard = set()
+    for _ in range(300):
+        cluster.run(0.01)
+        heard |= {leader.acknowledges("B"), leader.acknowledges("C")}
+
+    assert resting(cluster)
+    assert {True} == heard
+
+
 def test_a_group_of_an_earlier_release_never_rests() -> None:
     """A member that does not know beats would miss its leader."""
     cluster = at_rest(level=levels.RESTS_FROM - 1)

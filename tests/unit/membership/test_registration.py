@@ -29,7 +29,7 @@ class Group:
         """Never called."""
         raise AssertionError((membership, done))
 
-    def out_of_reach(self, peer: str) -> bool:
+    def acknowledges(self, peer: str) -> bool | None:
         """Never called."""
         raise AssertionError(peer)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -30,7 +31,8 @@ class Group:
 
     membership: Membership = THREE
     changing: bool = False
-    fetching: str = ""
+    out: str = ""
+    unheard: Counter[str] = field(default_factory=Counter)
 
     def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
         """Commit it."""
@@ -38,9 +40,12 @@ class Group:
         done(True)
         return True
 
-    def out_of_reach(self, peer: str) -> bool:
-        """Return whether the peer needs a snapshot."""
-        return peer == self.fetching
+    def acknowledges(self, peer: str) -> bool | None:
+        """Return whether the peer does; None so many times for one that was not heard yet."""
+        if self.unheard[peer]:
+            self.unheard[peer] -= 1
+            return None
+        return peer != self.out
 
     def transfer(self, peer: str | None) -> bool:
         """Never called."""
@@ -107,17 +112,27 @@ async def test_a_node_on_other_data_does_not_count(data: int, code: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("fetching", "gone", "code"), [("n2", "n3", "no-majority"), ("n3", "n3", "")]
+    ("out", "gone", "code", "answering"), [("n2", "n3", "no-majority", 2), ("n3", "n3", "", 2)]
 )
 async def test_a_node_goes_only_when_those_who_stay_can_agree(
-    fetching: str, gone: str, code: str
+    out: str, gone: str, code: str, answering: int
 ) -> None:
-    """A node that needs a snapshot is connected, but the shard would stop until it has one."""
-    asked = members(Group(fetching=fetching))
+    """A node that fetches a snapshot, or whose replica is out, is connected and cannot agree."""
+    asked = members(Group(out=out))
 
     effect = await asked.change(0, Dismiss(id=gone), timeout_s=5, dry=True)
 
-    assert code == effect.code
+    assert (code, answering) == (effect.code, effect.answering)
+
+
+async def test_a_leader_waits_until_it_knows_who_answers() -> None:
+    """A voter that stays is counted once it is heard; the one that goes need never be."""
+    group = Group(unheard=Counter(n2=2, n3=1000))
+
+    effect = await members(group).change(0, Dismiss(id="n3"), timeout_s=5)
+
+    assert ("", True) == (effect.code, effect.done)
+    assert 0 == group.unheard["n2"]
 
 
 async def test_a_peer_that_is_asked_gives_up_before_the_one_who_asks() -> None:

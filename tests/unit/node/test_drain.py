@@ -65,7 +65,7 @@ async def test_an_heir_that_fetches_a_snapshot_is_passed_over() -> None:
     cluster.snapshot_s = lambda: 1000.0
     cluster.heal()
     cluster.run(1.0)
-    assert cluster.nodes["A"].group.out_of_reach("B")
+    assert cluster.nodes["A"].group.acknowledges("B") is False
 
     took_s = await leave(cluster)
 
