@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from codeq_cluster.codec.membership import Membership
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.offline.inspect import add_pending, mirrored
 from codeq_cluster.raft.journal import Journal
@@ -51,13 +50,14 @@ def examined(path: Path) -> Iterator[Examined]:
         except DataDirectoryRefused as error:
             damages.append(str(error))
         if identity is not None:
-            members = set((identity.bootstrap or Membership()).voters)
             with TemporaryDirectory(prefix="codeq-repair-") as aside:
                 for shard in range(identity.shards):
                     try:
-                        # If shards differ, the smallest group is the one at risk.
+                        # If shards differ, the smallest group is the one at risk. The members
+                        # that began the cluster say nothing about a shard that cannot be read:
+                        # they may have left since.
                         voters = _read(path.absolute(), shard, Path(aside), identity)
-                        members = min(members, voters, key=len) if members else voters
+                        members = min(filter(None, (members, voters)), key=len, default=members)
                     except (StorageFailed, DataDirectoryRefused) as error:
                         damages.append(f"shard-{shard}: {' '.join(str(error).split())}")
         yield Examined(identity=identity, damages=tuple(damages), risks=_risks(identity, members))
@@ -90,7 +90,7 @@ def _read(path: Path, shard: int, aside: Path, identity: DirectoryIdentity) -> s
         if wal is not None:
             add_pending(wal, {shard: stored})
         journal = Journal(_Log(stored), cache_bytes_max=0)
-        journal.load(applied=stored.index)
+        journal.load(applied=stored.index, bootstrap=identity.bootstrap)
         return set(journal.memberships.newest[1].voters)
 
 

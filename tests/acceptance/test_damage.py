@@ -185,15 +185,17 @@ async def test_a_damaged_node_refuses_to_serve_and_is_set_aside(
     said = node.log_path.read_text()
     looked = await repair(node.data_path)
     kept = names(node.data_path)
-    forced = ["--force"] if damage is flip_identity else []
-    done = await repair(node.data_path, "--yes", "--json", *forced)
+    # The only shard cannot be read, so its data may be the last copy.
+    refused = await repair(node.data_path, "--yes")
+    done = await repair(node.data_path, "--yes", "--json", "--force")
     aside = Path(done.document["setAside"])
 
     assert ended == (1 if held is None else 0)
     assert held is None or "in use by another process" in held.err
     assert named in said or "shard-0" in said or '"shard": 0' in said
     assert f"codeq-cluster repair --data-dir {node.data_path}" in said
-    assert (1, 0) == (looked.code, done.code), done.err
+    assert (1, 1, 0) == (looked.code, refused.code, done.code), done.err
+    assert "it cannot be read whether this node has peers" in refused.err
     assert named.replace(" ", "-") in looked.out
     assert before <= kept
     assert {"LOCK", aside.name} == names(node.data_path)
