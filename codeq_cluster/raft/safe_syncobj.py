@@ -173,10 +173,6 @@ class SafeSyncObj(SyncObj):
         """Return the entry this leader sends the peer next."""
         return self._SyncObj__raftNextIndex[self._peers[peer]]
 
-    def connected(self, peer: str) -> bool:
-        """Return whether there is a connection to the peer."""
-        return self._peers[peer] in self._SyncObj__connectedNodes
-
     def answered_since(self, peer: str, instant: float) -> bool:
         """Return whether the peer has answered this leader after `instant`."""
         return self._SyncObj__lastResponseTime[self._peers[peer]] > instant

@@ -93,7 +93,8 @@ def describe(replica: Replica, *, running: bool, ready: bool) -> GroupStatus:
             PeerStatus(
                 id=peer,
                 voter=voters.votes(peer),
-                connected=engine.connected(peer),
+                # A replica that is out tells its engine nothing, but knows its links.
+                connected=peer in replica.links.connected,
                 match_index=engine.match_index(peer),
             )
             for peer in voters.peers

@@ -226,3 +226,19 @@ def test_a_leader_knows_who_acknowledges_and_whose_replica_is_out() -> None:
     assert (None, None) == (leader.acknowledges("C"), heir.acknowledges("C"))
     cluster.run(2.0)
     assert (True, False) == (heir.acknowledges("A"), heir.acknowledges("C"))
+
+
+def test_a_replica_that_is_out_knows_its_links() -> None:
+    """Otherwise its node would report that healthy nodes cannot be reached."""
+    cluster = settled()
+    group = cluster.nodes["C"].group
+
+    def connected() -> list[str]:
+        return [peer.id for peer in group.status().peers if peer.connected]
+
+    cluster.crash("B")
+    group.pause(lambda _error: None)
+    away = connected()
+    cluster.start("B")
+
+    assert (["A"], ["A", "B"]) == (away, connected())

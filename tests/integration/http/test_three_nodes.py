@@ -73,6 +73,9 @@ async def test_a_node_whose_replicas_are_out_sends_callers_to_who_leads(nodes: N
     assert b'"n3"' in (await result).body
     assert tasks == [each.json["id"] for each in read]
     assert [False, False] == [shard.has_leader for shard in shards]
+    assert {("n1", True), ("n3", True)} == {
+        (peer.id, peer.connected) for shard in shards for peer in shard.peers
+    }
 
 
 async def by_a_leader(ask: Callable[[], Awaitable[Answer]]) -> Answer:
