@@ -4,8 +4,8 @@ Each line has a kind. `wrong` is a new problem and `over` one that is gone. `lea
 a new leader. `tasks` counts a queue's created, claimed, completed and failed tasks of the last
 seconds. `dead` is a task that became a dead letter. `audit` is a change by an admin or an operator.
 `away` and `back` are a cluster that stops or starts to answer. Counts of tasks need a token of the
-tenant, dead letters and the audit one of its admin. It looks every few seconds: a problem between
-two looks is not shown.
+tenant, dead letters and the audit one of its admin; these lines wait while a shard has no leader.
+It looks every few seconds: a problem between two looks is not shown.
 
 With --task, --tag, --command or --group it follows tasks instead: each change of one is a line, and
 none is left out, whatever happens to nodes.
@@ -19,7 +19,7 @@ import json
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import takewhile
 
@@ -44,6 +44,8 @@ _LINES_MAX = 500  # A page of the audit.
 _NEW_MAX = 100  # Of the audit, per look.
 _SECONDS_MAX = 7 * 86_400
 _GIVE_UP_S = 300.0  # No node answered.
+
+_Read = Callable[[Look], Awaitable[list[Event]]]
 
 _ADMIN = "codeq:admin"
 _OF_TENANT = frozenset((_ADMIN, "codeq:view"))
@@ -119,22 +121,14 @@ async def _tail(live: Live, options: argparse.Namespace) -> Exit | None:
 async def _follow(live: Live, options: argparse.Namespace, say: Callable[[Event], None]) -> None:
     flows = Flows()
     look = await taken(live, flows)
-    news = _News(live) if _ADMIN in look.roles else None
-    tasks = _Tasks(live) if look.roles & _OF_TENANT else None
-    events = await news.begin(options.lines) if news is not None else []
-    if tasks is not None:
-        await tasks.since()
-    _tell([*events, *begun(look, at=_now())], say)
+    _tell(begun(look, at=_now()), say)
+    reads = _reads(live, look.roles, lines=options.lines)
+    _tell(await _read(reads, look), say)
     silent_s: float | None = None
     while True:
         await asyncio.sleep(options.interval)
         try:
             fresh = await taken(live, flows)
-            events = [*between(look, fresh, at=_now())]
-            if tasks is not None:
-                events += await tasks.since()
-            if news is not None:
-                events += await news.since(look, fresh)
         except (Refused, Unreachable) as error:
             now_s = time.monotonic()
             if silent_s is None:
@@ -147,8 +141,30 @@ async def _follow(live: Live, options: argparse.Namespace, say: Callable[[Event]
             silent_s = None
             text = f"{fresh.serving.node} answers"
             say(Event(at=_now(), kind=EventKind.BACK, text=text))
+        _tell(between(look, fresh, at=_now()), say)
         look = fresh
-        _tell(events, say)
+        _tell(await _read(reads, look), say)
+
+
+def _reads(live: Live, roles: frozenset[str], *, lines: int) -> Sequence[_Read]:
+    """Return what reads the shards' content, as far as the roles may."""
+    of_tenant: list[_Read] = [_Tasks(live).since] if roles & _OF_TENANT else []
+    of_admin: list[_Read] = [_Audit(live, lines).since, _Dead(live).since]
+    return of_tenant + of_admin * (_ADMIN in roles)
+
+
+async def _read(reads: Sequence[_Read], look: Look) -> list[Event]:
+    """Return what is new in the shards; what cannot be read now is left to the next look."""
+    events: list[Event] = []
+    try:
+        for read in reads:
+            events += await read(look)
+    except (Refused, Unreachable) as error:
+        # A shard without a leader shows nothing, but the node still tells who is gone. The other
+        # reads would wait in vain as long as this one.
+        if _is_final(error):
+            raise
+    return events
 
 
 def _is_final(error: CodeqError) -> bool:
@@ -162,7 +178,7 @@ class _Tasks:
         self._live = live
         self._last = 0  # The last slot that was counted.
 
-    async def since(self) -> list[Event]:
+    async def since(self, _look: Look) -> list[Event]:
         """Return the counts since the last call; nothing at the first call."""
         found = await flowed(self._live, since=self._last)
         # Another node's clock may be behind: an event must not be printed twice.
@@ -172,34 +188,46 @@ class _Tasks:
         return [*counted(found)]
 
 
-class _News:
-    """Finds audit records and dead letters that were not printed yet."""
+class _Audit:
+    """Finds audit records that were not printed yet."""
+
+    def __init__(self, live: Live, lines: int) -> None:
+        self._live = live
+        self._lines = lines
+        self._newest: set[object] | None = None  # The newest page; the record of an import grows.
+
+    async def since(self, _look: Look) -> list[Event]:
+        """Return the records since the last call, the oldest first; at the first call so many."""
+        newest = self._newest
+        limit = _NEW_MAX if newest is not None else max(self._lines, _NEW_MAX)
+        records: Sequence[Mapping[str, object]] = (await self._live.audit(limit=limit)).rows
+        self._newest = {_state(record) for record in records}
+        if newest is None:
+            fresh = records[: self._lines]
+        else:
+            fresh = [*takewhile(lambda record: _state(record) not in newest, records)]
+        return [audited(record) for record in reversed(fresh)]
+
+
+class _Dead:
+    """Finds dead letters that were not printed yet."""
 
     def __init__(self, live: Live) -> None:
-        self._live = live
-        self._newest: set[object] = set()  # Of the audit's newest page; an import's grows.
         self._deaths = Deaths(live)
+        self._begun = False
+        self._number: int | None = None  # When they were read.
 
-    async def begin(self, lines: int) -> list[Event]:
-        """Return so many of the audit's last records, the oldest first."""
-        records = await self._records(max(lines, _NEW_MAX))
-        await self._deaths.begin()
-        return [audited(record) for record in reversed(records[:lines])]
-
-    async def since(self, before: Look, now: Look) -> list[Event]:
-        """Return new records; dead letters are read only if their number has changed."""
-        newest = self._newest
-        records = await self._records(_NEW_MAX)
-        fresh = [*takewhile(lambda record: _state(record) not in newest, records)]
-        events = [audited(record) for record in reversed(fresh)]
-        if before.totals and now.totals and before.totals.dlq != now.totals.dlq:
-            events += await self._deaths.since()
+    async def since(self, look: Look) -> list[Event]:
+        """Return those since the last call; they are read only if their number has changed."""
+        number = look.totals.dlq if look.totals else None
+        if not self._begun:
+            await self._deaths.begin()
+            self._begun, self._number = True, number
+        if number is None or number == self._number:
+            return []
+        events = await self._deaths.since()
+        self._number = number
         return events
-
-    async def _records(self, limit: int) -> Sequence[Mapping[str, object]]:
-        records = (await self._live.audit(limit=limit)).rows
-        self._newest = {_state(record) for record in records}
-        return records
 
 
 def _state(record: Mapping[str, object]) -> tuple[object, object]:

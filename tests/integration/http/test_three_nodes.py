@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from codeq_cluster.offline.force_single_member import survivor
+from codeq_cluster.settings import environment
 from codeq_cluster.testing.ports import free_ports
+from tests.integration.cli.terminal import run
 from tests.integration.http.client import OPERATOR, Answer, eventually
 from tests.integration.http.nodes import NAMES, Nodes, peers_at, three_nodes
 
@@ -121,6 +123,34 @@ async def test_a_node_without_a_majority_says_who_is_missing_and_why(nodes: Node
         "for good"
     ) == away[0]
     assert "n3 is not connected" in lost[0]
+
+
+async def test_events_of_nodes_are_printed_while_the_majority_is_lost(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    """The audit and the dead letters have no leader then; the node that is left answers."""
+    kept = ("PATH", "HOME", "PYTHONPATH")
+    asked = {
+        "CODEQ_BASE_URL": f"http://127.0.0.1:{nodes.running['n1'].port}",
+        "CODEQ_TOKEN": nodes.clients["n1"].token,
+        "CODEQ_CONFIG_DIR": str(tmp_path / "profiles"),
+    }
+    variables = {name: value for name, value in environment().items() if name in kept} | asked
+    with run("tail", "--interval", "1", "--lines", "1", environment=variables) as before:
+        await nodes.clients["n1"].send("PUT", "admin/topics/told", b'{"weight": 2}')
+        await asyncio.to_thread(before.shows, "topic.put told")
+        await nodes.stop("n2")
+        await nodes.stop("n3")
+        for gone in ("Node n2 is not connected", "Node n3 is not connected", "has no leader"):
+            await asyncio.to_thread(before.shows, gone)
+        with run("tail", "--interval", "1", environment=variables) as since:
+            for gone in ("Node n2 is not connected", "Node n3 is not connected"):
+                await asyncio.to_thread(since.shows, gone)
+            await nodes.start("n2")
+            await asyncio.to_thread(since.shows, "topic.put told")
+            told = await asyncio.to_thread(before.shows, "over")
+
+    assert "away" not in told
 
 
 async def test_a_node_with_another_secret_says_what_to_compare(nodes: Nodes) -> None:
