@@ -128,14 +128,27 @@ async def _replace(operator: Operator, options: argparse.Namespace) -> Exit:
     # join.
     if not {options.old, options.new} & (await _nodes(operator)).keys():
         raise UsageRefused(f"{options.old} is no member of this cluster: nothing to replace")
-    await operator.remove(options.old, dry_run=True)
+    try:
+        await operator.remove(options.old, dry_run=True)
+    except Refused as refused:
+        # A node that is the only one may go once the new one votes.
+        if refused.code != "last-voter":
+            raise
     if not await _begin(operator, options, options.new, instead_of=options.old):
         return Exit.OK
     waited = await _wait(operator, options.new, options.wait or _WAIT_S_DEFAULT)
     if waited is not Exit.OK:
         note(f"{options.old} stays until then: run this again")
         return waited
-    _show_done(await operator.remove(options.old), options)
+    try:
+        done = await operator.remove(options.old)
+    except Refused as refused:
+        if refused.code != "asked-itself":
+            raise
+        # It was the only node that could be asked.
+        note(f"to remove {options.old}, run this again with --url {options.http}")
+        return Exit.ERROR
+    _show_done(done, options)
     note(f"{options.old} is removed: stop it, if it runs")
     return Exit.OK
 

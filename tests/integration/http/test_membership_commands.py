@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from codeq_cluster.cli.main import main
-from tests.integration.http.client import OPERATOR, Client
+from codeq_cluster.settings import LimitSettings
+from codeq_cluster.testing.ports import free_ports
+from tests.integration.http.client import OPERATOR, Client, single
 from tests.integration.http.conftest import Running
+from tests.integration.http.nodes import Nodes, peers_at
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -50,3 +56,34 @@ async def test_a_node_that_does_not_exist_is_not_replaced(
     assert (2, 0) == (misspelt, looked)
     assert "nl is no member of this cluster" in said
     assert ["n1"] == [each["id"] for each in shown["nodes"]]
+
+
+async def test_the_only_node_is_replaced_by_asking_the_new_one_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The old one cannot remove itself, but the new one votes by then; nothing is done twice."""
+    ports = dict(zip(("n1", "n2"), free_ports(2), strict=True))
+    first, second = peers_at(ports)
+    nodes = Nodes({})
+    for each, peers in ((first, (first,)), (second, (first, second))):
+        alone = single(tmp_path / each.id, LimitSettings())
+        nodes.settings[each.id] = replace(
+            alone, node_id=each.id, peers=peers, link_port=ports[each.id]
+        )
+    async with contextlib.AsyncExitStack() as stack:
+        for name in ports:
+            await nodes.start(name)
+            stack.push_async_callback(nodes.stop, name)
+        await nodes.ready("n1")
+        old, new = nodes.clients["n1"], nodes.clients["n2"]
+        words = ("replace", "n1", "n2", "--addr", second.link, "--http", second.http)
+        begun = await _cluster(old, *words)
+        told = capsys.readouterr().err
+        voting = (await new.get("admin/cluster", token=OPERATOR)).json
+        done = await _cluster(new, *words)
+        left = (await new.get("admin/cluster", token=OPERATOR)).json
+
+    assert (1, 0) == (begun, done)
+    assert f"to remove n1, run this again with --url {second.http}" in told
+    assert ["n1", "n2"] == [each["id"] for each in voting["nodes"] if each["voter"]]
+    assert ["n2"] == [each["id"] for each in left["nodes"]]
