@@ -119,6 +119,11 @@ class Holding:
         """
         await asyncio.gather(*(self._returned(task, reason) for task in tasks))
 
+    async def set_aside(self, task: TaskRecord, reason: str) -> None:
+        """Make a task a dead letter, within a bound; one that is not taken returns by its lease."""
+        leases = self._leases
+        await self._ended(task, lambda held: leases.reject(held, reason, within_s=RETURN_WITHIN_S))
+
     async def close(self) -> None:
         """Return everything that is held once what ends has ended, and renew nothing any more."""
         if self._ending:
@@ -155,13 +160,18 @@ class Holding:
 
     async def _returned(self, task: TaskRecord, reason: str) -> None:
         leases = self._leases
+        if reason:
+            await self._ended(
+                task, lambda held: leases.nack(held, reason, within_s=RETURN_WITHIN_S)
+            )
+        else:
+            await self._ended(task, lambda held: leases.abandon(held, within_s=RETURN_WITHIN_S))
+
+    async def _ended(
+        self, task: TaskRecord, request: Callable[[TaskRecord], Coroutine[Any, Any, object]]
+    ) -> None:
         try:
-            if reason:
-                await self.end(
-                    task, lambda held: leases.nack(held, reason, within_s=RETURN_WITHIN_S)
-                )
-            else:
-                await self.end(task, lambda held: leases.abandon(held, within_s=RETURN_WITHIN_S))
+            await self.end(task, request)
         except (Refused, Unreachable) as error:
             self.leave(task)
             log.warning("task %s: returns when its lease ends: %s", task.id, error)

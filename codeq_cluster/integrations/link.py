@@ -20,6 +20,7 @@ from codeq_cluster.integrations.target import Target
 T = TypeVar("T")
 
 _SENT_OFF_MAX: Final = 100
+_UNFIT: Final = frozenset({400, 413})
 
 _lock = threading.Lock()
 _open: dict[Target, Link] = {}
@@ -76,6 +77,11 @@ def may_pass(error: CodeqError) -> bool:
     if isinstance(error, Refused):
         return error.retryable or error.status == 0 or error.status >= 500
     return isinstance(error, Unreachable) and not isinstance(error, Untrusted)
+
+
+def is_unfit(error: CodeqError) -> bool:
+    """Return whether the broker refuses the request's content: malformed, or over a bound."""
+    return isinstance(error, Refused) and error.status in _UNFIT
 
 
 def acquire(target: Target) -> Link:

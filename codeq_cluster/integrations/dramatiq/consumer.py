@@ -20,7 +20,7 @@ from codeq_cluster.integrations.dramatiq.messages import message_of
 from codeq_cluster.integrations.dramatiq.session import Session, as_dramatiq
 from codeq_cluster.integrations.ends import ACKNOWLEDGED
 from codeq_cluster.integrations.holding import END_WITHIN_S, tag_of
-from codeq_cluster.integrations.link import may_pass
+from codeq_cluster.integrations.link import is_unfit, may_pass
 
 _ERROR_CHARS_MAX: Final = 1000
 # Short messages end one after the other: a claim for each would cost more than they do.
@@ -229,7 +229,11 @@ class Consumer(dramatiq.Consumer):
                 raise
             reason = f"its end was refused: {error}"
             log.error("message %s: %s", task.id, reason)  # noqa: TRY400 - says it all
-            await holding.give_back([task], reason=reason)
+            if is_unfit(error):
+                # A repetition would run the actor again, up to the last delivery, for the same end.
+                await holding.set_aside(task, reason)
+            else:
+                await holding.give_back([task], reason=reason)
         finally:
             self._room.set()
 

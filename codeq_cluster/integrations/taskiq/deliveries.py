@@ -14,7 +14,7 @@ from taskiq.exceptions import BrokerError, NoResultError
 from codeq_cluster.client import Leases, TaskRecord
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.integrations.holding import Holding, tag_of
-from codeq_cluster.integrations.link import Link, may_pass
+from codeq_cluster.integrations.link import Link, is_unfit, may_pass
 from codeq_cluster.integrations.taskiq.messages import DELIVERY
 
 FOLLOW_UPS_MAX: Final = 100  # The broker's bound on what follows one task.
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class NotAcknowledged(BrokerError):
-    """An acknowledgement was not taken; the message may come again."""
+    """An acknowledgement was not taken; the message comes again, or is a dead letter."""
 
     __template__ = "message {task}: {reason}"
     task: str
@@ -78,7 +78,11 @@ class Delivery:
         except CodeqError as error:
             reason = f"its end was not taken: {error}"
             log.error("message %s: %s", task.id, reason)  # noqa: TRY400 - the text says it all
-            await self.give_back("" if may_pass(error) else reason)
+            if is_unfit(error):
+                # A repetition would run the function again, up to the last delivery.
+                await self._link.answer(self._holding.set_aside(task, reason))
+            else:
+                await self.give_back("" if may_pass(error) else reason)
             raise NotAcknowledged(task=task.id, reason=reason) from error
         if not taken:
             raise NotAcknowledged(task=task.id, reason="its lease was lost; it may come again")

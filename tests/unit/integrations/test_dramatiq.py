@@ -119,34 +119,61 @@ def test_a_failed_message_is_retried_and_its_retry_is_one_with_its_end(
 
 @BOTH
 def test_a_retry_that_is_refused_gives_its_message_back(
-    broker: LocalBroker, queues: CodeqBroker, acks: str, caplog: pytest.LogCaptureFixture
+    broker: LocalBroker,
+    queues: CodeqBroker,
+    acks: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A message whose retry cannot be enqueued is not acknowledged and lost."""
     tries: list[str] = []
+    leases = queues._sessions.ours.link.leases
+    complete, forbidden = leases.complete, iter([True])
 
-    class Grows(Middleware):
-        def before_enqueue(self, broker: Any, message: Any, delay: Any) -> None:
-            if message.options.get("retries") and len(tries) == 1:
-                # More than a request may have.
-                message.options["note"] = "x" * 2**21
+    async def refusing(*given: Any, **named: Any) -> None:
+        if next(forbidden, False):
+            raise Refused("command not allowed for token", status=403, code="forbidden")
+        await complete(*given, **named)
 
     def fails_twice() -> None:
         tries.append("")
         if len(tries) < 3:
             raise RuntimeError("again")
 
+    monkeypatch.setattr(leases, "complete", refusing)
     with broker.sync_operator() as operator:
-        operator.put_topic(f"d-grown-{acks}", {"backoffPolicy": "fixed", "backoffBaseSeconds": 1})
-    queues.add_middleware(Grows())
-    actor = _actor(queues, fails_twice, queue_name=f"d-grown-{acks}")
+        operator.put_topic(f"d-barred-{acks}", {"backoffPolicy": "fixed", "backoffBaseSeconds": 1})
+    actor = _actor(queues, fails_twice, queue_name=f"d-barred-{acks}")
     with _working(queues):
         actor.send()
-        queues.join(f"d-grown-{acks}", timeout=WITHIN_MS)
+        queues.join(f"d-barred-{acks}", timeout=WITHIN_MS)
 
     assert 3 == len(tries)
     assert "its end was refused" in caplog.text
-    [given_back] = [task for task in _tasks(broker, f"d-grown-{acks}") if task.attempts == 2]
+    [given_back] = [task for task in _tasks(broker, f"d-barred-{acks}") if task.attempts == 2]
     assert ["NACKED", "COMPLETED"] == [each.outcome for each in given_back.history]
+
+
+@BOTH
+def test_a_next_step_that_is_too_large_makes_its_message_a_dead_letter(
+    broker: LocalBroker, queues: CodeqBroker, acks: str
+) -> None:
+    """Its actor has run, and would run a hundred times for an end that is never taken."""
+    runs: list[str] = []
+
+    def grows(_: str) -> str:
+        runs.append("")
+        return "x" * 2**21
+
+    actor = _actor(queues, grows, queue_name=f"d-grown-{acks}")
+    with _working(queues):
+        (actor.message("") | actor.message()).run()
+        queues.join(f"d-grown-{acks}", timeout=WITHIN_MS)
+
+    assert 1 == len(runs)
+    [dead] = _tasks(broker, f"d-grown-{acks}")
+    assert (State.DEAD, 1) == (dead.state, dead.attempts)
+    assert dead.error.startswith("its end was refused: request body exceeds 1048576 bytes")
 
 
 def test_a_pipelines_next_step_is_one_with_the_end_of_the_last(

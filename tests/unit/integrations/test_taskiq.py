@@ -416,22 +416,25 @@ async def test_a_kick_that_is_repeated_is_one_message(
 
 
 async def test_a_retry_that_is_refused_gives_its_message_back(
-    broker: LocalBroker, url: str, caplog: pytest.LogCaptureFixture
+    broker: LocalBroker,
+    url: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A message whose retry cannot be created is not acknowledged and lost."""
     tries: list[int] = []
-
-    class Grows(TaskiqMiddleware):
-        def pre_send(self, message: TaskiqMessage) -> TaskiqMessage:
-            if "_retries" in message.labels and len(tries) == 1:
-                # More than a request may have.
-                message.labels["note"] = "x" * 2**21
-            return message
-
     with broker.sync_operator() as operator:
-        operator.put_topic("t-grown", {"backoffPolicy": "fixed", "backoffBaseSeconds": 1})
-    queues = CodeqBroker(url, queue_name="t-grown")
-    queues.add_middlewares(SimpleRetryMiddleware(), Grows())
+        operator.put_topic("t-barred", {"backoffPolicy": "fixed", "backoffBaseSeconds": 1})
+    queues = CodeqBroker(url, queue_name="t-barred").with_middlewares(SimpleRetryMiddleware())
+    ends = queues.link.ends
+    acknowledge, forbidden = ends.acknowledge, iter([True])
+
+    async def refusing(*given: Any, **named: Any) -> None:
+        if next(forbidden, False):
+            raise Refused("command not allowed for token", status=403, code="forbidden")
+        await acknowledge(*given, **named)
+
+    monkeypatch.setattr(ends, "acknowledge", refusing)
 
     @queues.task(retry_on_error=True)
     async def fails_twice() -> None:
@@ -441,12 +444,43 @@ async def test_a_retry_that_is_refused_gives_its_message_back(
 
     async with working(queues):
         await fails_twice.kiq()
-        await until(ended(broker, "t-grown", 2))
+        await until(ended(broker, "t-barred", 2))
 
     assert 3 == len(tries)
     assert "its end was not taken" in caplog.text
-    given_back, _ = tasks_of(broker, "t-grown")
+    given_back, _ = tasks_of(broker, "t-barred")
     assert ["NACKED", "COMPLETED"] == [each.outcome for each in given_back.history]
+
+
+async def test_a_retry_that_is_too_large_makes_its_message_a_dead_letter(
+    broker: LocalBroker, url: str
+) -> None:
+    """Its function would run a hundred times for an end that is never taken."""
+    tries: list[int] = []
+
+    class Grows(TaskiqMiddleware):
+        def pre_send(self, message: TaskiqMessage) -> TaskiqMessage:
+            if "_retries" in message.labels:
+                # More than a request may have.
+                message.labels["note"] = "x" * 2**21
+            return message
+
+    queues = CodeqBroker(url, queue_name="t-grown")
+    queues.add_middlewares(SimpleRetryMiddleware(), Grows())
+
+    @queues.task(retry_on_error=True)
+    async def fails() -> None:
+        tries.append(1)
+        raise RuntimeError("again")
+
+    async with working(queues):
+        await fails.kiq()
+        await until(ended(broker, "t-grown", 1))
+
+    assert 1 == len(tries)
+    [dead] = tasks_of(broker, "t-grown")
+    assert (State.DEAD, 1) == (dead.state, dead.attempts)
+    assert dead.error.startswith("its end was not taken: request body exceeds 1048576 bytes")
 
 
 async def test_an_acknowledgement_under_a_lost_lease_is_an_error(
