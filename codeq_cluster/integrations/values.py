@@ -15,9 +15,8 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from codeq_cluster.client import Client, Refused
+from codeq_cluster.integrations.bodies import is_readable
 from codeq_cluster.integrations.numbered import last_of, read
-
-TOO_LARGE: Final = 413
 
 _READ_AT_ONCE: Final = 20
 _KEPT_S: Final = 604_800  # The broker keeps no value and no group longer after its end.
@@ -145,11 +144,10 @@ class Values:
 def _kept(value: str | bytes) -> _Kept:
     if isinstance(value, bytes):
         return _Kept(Raw(msgspec.json.encode(b64encode(value).decode())), "base64")
-    try:
-        msgspec.json.decode(value)
-    except (msgspec.DecodeError, RecursionError):
-        return _Kept(Raw(msgspec.json.encode(value)), "text")
-    return _Kept(Raw(value.encode()))
+    encoded = value.encode()
+    if is_readable(encoded):
+        return _Kept(Raw(encoded))
+    return _Kept(Raw(msgspec.json.encode(value)), "text")
 
 
 def _value(payload: str) -> str | bytes | None:

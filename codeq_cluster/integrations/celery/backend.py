@@ -13,9 +13,9 @@ from kombu.exceptions import EncodeError
 from kombu.utils.encoding import bytes_to_str
 
 from codeq_cluster.client import Refused, Unreachable
-from codeq_cluster.integrations.link import Link, lasting, may_pass
+from codeq_cluster.integrations.link import Link, is_unfit, lasting, may_pass
 from codeq_cluster.integrations.target import DEADLINE_S, target_of, without_token
-from codeq_cluster.integrations.values import TOO_LARGE, Values
+from codeq_cluster.integrations.values import Values
 
 T = TypeVar("T")
 
@@ -102,14 +102,15 @@ class Results(KeyValueStoreBackend):
         """Write a value; once it returned, it is on a majority of the nodes.
 
         Raises:
-            EncodeError: It is larger than a task's payload may be; the Celery task then fails.
+            EncodeError: The broker could never take it, such as a larger one than a payload may
+                be; the Celery task then fails.
         """
         try:
             # The bound is only for a writer that dies before its cancel.
             ttl_s = max(1, int(self.expires)) if self.expires else 0
             self._run(self._values.set(key, value, ttl_s=ttl_s))
         except Refused as error:
-            if error.status == TOO_LARGE:
+            if is_unfit(error):
                 raise EncodeError(f"the result has {len(value)} bytes: {error}") from error
             raise
 

@@ -9,12 +9,11 @@ from dramatiq.results import ResultBackend
 from dramatiq.results.backend import Missing
 from dramatiq.results.result import wrap_exception
 
-from codeq_cluster.client import Refused
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.integrations.dramatiq.session import as_dramatiq
-from codeq_cluster.integrations.link import Link, lasting
+from codeq_cluster.integrations.link import Link, is_unfit, lasting
 from codeq_cluster.integrations.target import DEADLINE_S, target_of
-from codeq_cluster.integrations.values import TOO_LARGE, Values
+from codeq_cluster.integrations.values import Values
 
 # No queue of Dramatiq's has this name: theirs have no colon.
 QUEUE: Final = "dramatiq:results"
@@ -65,16 +64,16 @@ class CodeqBackend(ResultBackend):
         return self.encoder.decode(found.encode() if isinstance(found, str) else found)
 
     def _store(self, message_key: str, result: Any, ttl: int) -> None:
-        """Write a result; one that is too large is an exception to those who ask for it."""
+        """Write a result; one that cannot be kept is an exception to those who ask for it."""
         encoded = self.encoder.encode(result)
         try:
             ttl_s = max(1, ttl // 1000)
             self._link.run(self._values.set(_name(message_key), _text(encoded), ttl_s=ttl_s))
         except CodeqError as error:
-            if not (isinstance(error, Refused) and error.status == TOO_LARGE):
+            if not is_unfit(error):
                 raise as_dramatiq(error) from error
-            too_large = ValueError(f"the result has {len(encoded)} bytes: {error}")
-            self._store(message_key, wrap_exception(too_large), ttl)
+            unfit = ValueError(f"the result has {len(encoded)} bytes: {error}")
+            self._store(message_key, wrap_exception(unfit), ttl)
 
 
 def _name(message_key: str) -> str:

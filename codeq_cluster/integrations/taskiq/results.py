@@ -11,10 +11,10 @@ from taskiq.exceptions import ResultBackendError
 from taskiq.serializers import JSONSerializer
 
 from codeq_cluster.client import Refused
-from codeq_cluster.integrations.link import Link, lasting
+from codeq_cluster.integrations.link import Link, is_unfit, lasting
 from codeq_cluster.integrations.target import DEADLINE_S, target_of
 from codeq_cluster.integrations.taskiq.messages import DELIVERY
-from codeq_cluster.integrations.values import TOO_LARGE, Values
+from codeq_cluster.integrations.values import Values
 
 QUEUE: Final = "taskiq:results"
 
@@ -73,7 +73,7 @@ class CodeqResultBackend(AsyncResultBackend[T]):
         try:
             await self._set(self._name(task_id), encoded)
         except Refused as error:
-            if error.status != TOO_LARGE:
+            if not is_unfit(error):
                 raise
             await self._cannot(task_id, result, f"the result has {len(encoded)} bytes: {error}")
 

@@ -160,7 +160,9 @@ def test_what_is_unknown_is_pending_and_what_is_forgotten_too(app: Celery) -> No
 
 
 @pytest.mark.parametrize("key", ["plain", "odd/é key", "k" * 300])
-@pytest.mark.parametrize("value", ['{"a": 1.50}', "no json", b"\x00\xff", "", "\ud7ff"])
+@pytest.mark.parametrize(
+    "value", ['{"a": 1.50}', "no json", b"\x00\xff", "", "\ud7ff", "[" * 250 + "]" * 250]
+)
 def test_a_value_comes_back_as_it_was(app: Celery, key: str, value: str | bytes) -> None:
     """Under any key, whatever a serializer made of it; several are read at once."""
     backend = _backend(app)

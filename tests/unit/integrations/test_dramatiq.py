@@ -24,6 +24,7 @@ from codeq_cluster.integrations.dramatiq import CodeqBackend, CodeqBroker
 from codeq_cluster.integrations.dramatiq.messages import DELIVERY
 from codeq_cluster.integrations.dramatiq.session import BrokerRefused
 from codeq_cluster.testing.broker import LocalBroker
+from tests.unit.integrations.nested import nested
 
 WITHIN_MS: Final = 20_000
 BOTH: Final = pytest.mark.parametrize(
@@ -528,6 +529,9 @@ def test_results_are_kept_and_missing_ones_told_apart(queues: CodeqBroker) -> No
     large = _actor(
         queues, lambda: "x" * 2**21, actor_name="large", queue_name="d-results", store_results=True
     )
+    deep = _actor(
+        queues, lambda: nested(250), actor_name="deep", queue_name="d-results", store_results=True
+    )
     backend = queues.get_results_backend()
     unsent = add.message(1, 2)
     with pytest.raises(ResultMissing):
@@ -536,9 +540,11 @@ def test_results_are_kept_and_missing_ones_told_apart(queues: CodeqBroker) -> No
         unsent.get_result(backend=backend, block=True, timeout=10)
     with _working(queues):
         added, failed, enlarged = add.send(1, 2), failing.send(), large.send()
+        deepened = deep.send()
         options = {"backend": backend, "block": True, "timeout": WITHIN_MS}
 
         assert 3 == added.get_result(**options)
+        assert nested(250) == deepened.get_result(**options)
         with pytest.raises(ResultFailure, match="no such user"):
             failed.get_result(**options)
         with pytest.raises(ResultFailure, match=r"the result has \d+ bytes"):

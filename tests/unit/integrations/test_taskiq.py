@@ -34,6 +34,7 @@ from codeq_cluster.integrations.taskiq import CodeqBroker, CodeqResultBackend
 from codeq_cluster.integrations.taskiq.deliveries import NotAcknowledged
 from codeq_cluster.integrations.taskiq.messages import DELIVERY
 from codeq_cluster.testing.broker import LocalBroker
+from tests.unit.integrations.nested import nested
 
 WITHIN_S: Final = 30.0
 GIVEN: Final[Any] = TaskiqDepends()
@@ -518,6 +519,10 @@ async def test_results_and_progress_are_kept(broker: LocalBroker, url: str) -> N
         return "x" * 2**21
 
     @queues.task
+    async def deep() -> object:
+        return nested(250)
+
+    @queues.task
     async def strange() -> object:
         return object()
 
@@ -525,8 +530,9 @@ async def test_results_and_progress_are_kept(broker: LocalBroker, url: str) -> N
         await (await adds.kicker().with_labels(x_delay=60).kiq(1, 2)).get_result()
     assert "has no result: not yet" in str(raised.value.__cause__)
     async with working(queues):
-        sent = [await adds.kiq(1, 2), await fails.kiq(), await large.kiq(), await strange.kiq()]
-        added, failed, enlarged, opaque = [
+        sent = [await each.kiq() for each in (fails, large, deep, strange)]
+        sent = [await adds.kiq(1, 2), *sent]
+        added, failed, enlarged, deepened, opaque = [
             await each.wait_result(check_interval=0.01, timeout=WITHIN_S) for each in sent
         ]
 
@@ -540,6 +546,7 @@ async def test_results_and_progress_are_kept(broker: LocalBroker, url: str) -> N
         failed.raise_for_error()
     with pytest.raises(ValueError, match=r"the result has \d+ bytes"):
         enlarged.raise_for_error()
+    assert nested(250) == deepened.return_value
     with pytest.raises(ValueError, match="the result cannot be serialized"):
         opaque.raise_for_error()
 
