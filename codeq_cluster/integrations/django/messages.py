@@ -16,6 +16,7 @@ from django.utils.module_loading import import_string
 from msgspec import Raw, Struct
 
 from codeq_cluster.client import Result, State, TaskRecord
+from codeq_cluster.integrations.bodies import fault_of
 from codeq_cluster.integrations.django.framework import (
     Task,
     TaskError,
@@ -87,14 +88,18 @@ def returned(value: object) -> Raw:
     """Return what a function has returned, normalized, as the broker keeps it.
 
     Raises:
-        ValueError: It cannot be JSON, or is larger than a result may be.
+        ValueError: It cannot be JSON, or is larger or nests deeper than a result may.
     """
     text = as_json({"return_value": value})
-    if len(bytes(text)) > _RETURN_BYTES_MAX - _FRAME_BYTES:
+    encoded = bytes(text)
+    if len(encoded) > _RETURN_BYTES_MAX - _FRAME_BYTES:
         raise ValueError(
-            f"the return value has {len(bytes(text))} bytes of JSON; "
+            f"the return value has {len(encoded)} bytes of JSON; "
             f"must be at most {_RETURN_BYTES_MAX - _FRAME_BYTES}: store it, and return where it is"
         )
+    fault = fault_of(encoded)
+    if fault:
+        raise ValueError(f"the broker does not take the return value: {fault}")
     return text
 
 

@@ -26,6 +26,7 @@ from codeq_cluster.integrations.django.execution import handler_for
 from codeq_cluster.integrations.django.messages import NotRun, priority_of
 from codeq_cluster.testing.broker import LocalBroker
 from tests.unit.integrations.django_project import tasks
+from tests.unit.integrations.nested import nested
 
 BACKEND = "codeq_cluster.integrations.django.backend.CodeqBackend"
 
@@ -128,6 +129,8 @@ def test_values_come_back_as_json_has_them(backend: CodeqBackend) -> None:
         (tasks.return_something_else, [], TypeError, "Unsupported type"),
         (tasks.not_a_number, [], ValueError, "JSON"),
         (tasks.return_much, [2**20], ValueError, "store it, and return where it is"),
+        (tasks.return_half_a_character, [], ValueError, "invalid utf-16 surrogate pair"),
+        (tasks.return_nested, [200], ValueError, "nests deeper than 200"),
         (tasks.add, ["one", 2, 3], TypeError, "positional argument"),
     ],
 )
@@ -155,6 +158,14 @@ def test_a_small_return_value_below_the_bound_is_taken(backend: CodeqBackend) ->
     _work("django-much")
 
     assert count == len(tasks.return_much.get_result(result.id).return_value)
+
+
+def test_a_return_value_of_the_depth_bound_is_taken(backend: CodeqBackend) -> None:
+    """The bound of the backend is not below the broker's."""
+    result = tasks.return_nested.using(queue_name="django-deep").enqueue(199)
+    _work("django-deep")
+
+    assert nested(199) == tasks.return_nested.get_result(result.id).return_value
 
 
 def test_a_retry_is_another_attempt(backend: CodeqBackend, broker: LocalBroker) -> None:

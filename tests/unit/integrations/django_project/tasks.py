@@ -11,6 +11,7 @@ from django_tasks import TaskContext, task
 
 from codeq_cluster.client import Retry
 from tests.acceptance.held_tasks import HELD_S, is_held
+from tests.unit.integrations.nested import nested
 
 
 @task
@@ -63,6 +64,18 @@ def return_something_else() -> object:
 def not_a_number() -> float:
     """Return a number that JSON has not."""
     return float("nan")
+
+
+@task
+def return_half_a_character() -> str:
+    """Return a text that UTF-8 has not, such as a file's name may be."""
+    return "a\udcff"
+
+
+@task
+def return_nested(depth: int) -> list[object]:
+    """Return lists within lists."""
+    return nested(depth)
 
 
 @task
