@@ -299,8 +299,10 @@ _FIELDS_MAX = 1000  # Unknown ones included.
 _objects = msgspec.json.Decoder(dict[str, Raw])
 
 
-def json_text(value: Raw, *, depth_max: int, error: str) -> str:
+def json_text(value: Raw, name: str, *, depth_max: int, error: str) -> str:
     """Return the JSON text of a field as it was sent, empty when it is absent or null.
+
+    `depth_max` is `limits.payloadDepthMax`.
 
     Raises:
         ApiError: 400 when it nests deeper than `depth_max`.
@@ -310,7 +312,9 @@ def json_text(value: Raw, *, depth_max: int, error: str) -> str:
         return ""
     # Nothing is nested deeper than it is long.
     if len(text) > depth_max and is_deeper(text, depth_max):
-        raise invalid_body(error)
+        raise invalid_body(error).because(
+            f"{name}: nests deeper than {depth_max} (limits.payloadDepthMax)"
+        )
     return text
 
 

@@ -95,7 +95,7 @@ def read_report(
         if len(said.note.encode(errors="replace")) > NOTE_BYTES_MAX:
             raise INVALID.because(f"note must have at most {NOTE_BYTES_MAX} bytes")
     depth_max = call.services.settings.limits.payload_depth_max
-    text = json_text(checkpoint, depth_max=depth_max, error="invalid 'checkpoint'")
+    text = json_text(checkpoint, "checkpoint", depth_max=depth_max, error="invalid 'checkpoint'")
     if checkpoint_bytes(text) > CHECKPOINT_BYTES_MAX:
         raise TOO_LARGE
     TOO_EARLY.check(call)

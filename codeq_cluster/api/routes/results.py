@@ -327,7 +327,7 @@ async def _read_item(call: Call, item: Raw, seen: set[str]) -> tuple[str, NewRes
 async def _new_result(call: Call, body: ResultBody, *, token: int) -> NewResult:
     settings = call.services.settings
     limits = settings.limits
-    text = json_text(body.result, depth_max=limits.payload_depth_max, error=_INVALID.text)
+    text = json_text(body.result, "result", depth_max=limits.payload_depth_max, error=_INVALID.text)
     error = body.error or ""
     if body.status == "COMPLETED":
         if not text:

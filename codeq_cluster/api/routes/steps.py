@@ -232,7 +232,7 @@ async def record(call: Call) -> HttpAnswer[RecordedStep]:
         tenant=call.identity.tenant,
         worker=call.identity.subject,
         name=_step_name(body.name),
-        value=_json(call, body.value),
+        value=_json(call, body.value, "value"),
         position=body.position or 0,
         extend_ms=lease_ms(call, body.extend_seconds, "extendSeconds"),
         token=lease_token(call, body.lease_token),
@@ -337,7 +337,7 @@ async def signal(call: Call) -> HttpAnswer[SentSignal]:
         id=call.task_id(not_found=NOT_FOUND),
         tenant=call.identity.tenant,
         name=name,
-        payload=_json(call, body.payload),
+        payload=_json(call, body.payload, "payload"),
         key=key,
     )
     sent = accepted(await call.services.broker.steps.signal(caller(call), operation), _refusal)
@@ -370,12 +370,12 @@ def _step_name(name: str | None) -> str:
     return name
 
 
-def _json(call: Call, value: Raw) -> str:
+def _json(call: Call, value: Raw, name: str) -> str:
     """Return a value as the JSON text that was sent; null is one."""
     if len(bytes(value)) > STEP_BYTES_MAX:
         raise STEP_TOO_LARGE
     depth_max = call.services.settings.limits.payload_depth_max
-    return json_text(value, depth_max=depth_max, error=_STEP.refusal) or "null"
+    return json_text(value, name, depth_max=depth_max, error=_STEP.refusal) or "null"
 
 
 def _refusal(rejected: Rejected) -> ApiError:

@@ -88,7 +88,9 @@ def read_tags(
     if why:
         raise INVALID_TAGS.because(why)
     limits = call.services.settings.limits
-    text = json_text(metadata, depth_max=limits.payload_depth_max, error=INVALID_METADATA.text)
+    text = json_text(
+        metadata, "metadata", depth_max=limits.payload_depth_max, error=INVALID_METADATA.text
+    )
     if metadata_fault(text):
         raise INVALID_METADATA
     if found or text:

@@ -201,7 +201,9 @@ def new_task(
     if body.group is not None or body.depends_on:
         _check_ties(call, body, may_join=may_join, may_depend=may_depend)
     limits = call.services.settings.limits
-    payload = json_text(body.payload, depth_max=limits.payload_depth_max, error=INVALID.text)
+    payload = json_text(
+        body.payload, "payload", depth_max=limits.payload_depth_max, error=INVALID.text
+    )
     if not payload or body.command is None:
         raise INVALID.because(f"{'command' if payload else 'payload'} is missing")
     run_at_ms = 0

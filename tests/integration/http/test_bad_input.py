@@ -134,7 +134,10 @@ async def test_bottomless_nesting_is_refused(node: Client, route: str) -> None:
 
 
 async def test_a_payload_may_nest_as_deep_as_the_limit(node: Client) -> None:
-    """The limit, set to two hundred levels here, is exact for payloads and results."""
+    """The limit, set to two hundred levels here, is exact for payloads and results.
+
+    A refusal names it.
+    """
     most = "[" * 200 + "]" * 200
     task_id = await node.create("deep", payload=json.loads(most))
     await node.claim("deep")
@@ -144,6 +147,10 @@ async def test_a_payload_may_nest_as_deep_as_the_limit(node: Client) -> None:
 
     assert (400, BODY) == (refused.status, refused.error)
     assert (400, RESULT_BODY) == (refused_result.status, refused_result.error)
+    details = [each.json["detail"] for each in (refused, refused_result)]
+    assert [
+        f"{name}: nests deeper than 200 (limits.payloadDepthMax)" for name in ("payload", "result")
+    ] == details
 
 
 @pytest.mark.parametrize(

@@ -34,13 +34,13 @@ def test_a_payload_is_kept_as_it_was_sent(payload: str) -> None:
     """No number is rounded, no key moved, no space lost."""
     body = task(f'{{"command":"a","payload":  {payload}\n}}')
 
-    assert payload == reading.json_text(body.payload, depth_max=10, error="")
+    assert payload == reading.json_text(body.payload, "payload", depth_max=10, error="")
 
 
 @pytest.mark.parametrize("text", ['{"payload":null}', "{}", '{"PAYLOAD":null,"x":1}'])
 def test_null_is_the_same_as_absent(text: str) -> None:
     """Payloads are treated like every other field."""
-    assert "" == reading.json_text(task(text).payload, depth_max=10, error="")
+    assert "" == reading.json_text(task(text).payload, "payload", depth_max=10, error="")
 
 
 def test_field_names_match_in_any_case_and_unknown_ones_are_ignored() -> None:
@@ -132,7 +132,7 @@ def test_an_invalid_body_is_refused_in_the_routes_words(text: str) -> None:
 def test_depth_is_counted_outside_strings(payload: str, deep: bool) -> None:
     """Five levels are allowed here, however many brackets there are."""
     try:
-        reading.json_text(Raw(payload), depth_max=5, error="")
+        reading.json_text(Raw(payload), "payload", depth_max=5, error="")
         refused = False
     except ApiError:
         refused = True
