@@ -12,6 +12,7 @@ from kombu.utils import json
 from msgspec import Raw, Struct
 
 from codeq_cluster.client import NewTask, TaskRecord
+from codeq_cluster.integrations.bodies import is_readable
 
 # A message that came back a hundred times, by crashes or stops of workers, is a dead letter.
 DELIVERIES_MAX: Final = 100
@@ -30,7 +31,10 @@ _EMBEDDED: Final = "json"
 
 
 class _Envelope(Struct, frozen=True, rename="kebab"):
-    """A payload: the body as JSON that people can read, or as a text with its encoding."""
+    """A payload: the body as JSON that people can read, or as a text with its encoding.
+
+    Headers that JSON cannot carry are a text of what Python writes, and properties the same way.
+    """
 
     body: Raw
     headers: Raw
@@ -98,8 +102,8 @@ def message_of(record: TaskRecord, *, tag: str) -> dict[str, Any]:
     """
     try:
         envelope = msgspec.json.decode(record.payload, type=_Envelope)
-        properties = json.loads(bytes(envelope.properties))
-        headers = json.loads(bytes(envelope.headers))
+        properties = _read(envelope.properties)
+        headers = _read(envelope.headers)
         encoding = properties.pop("body_encoding")
         embedded = bytes(envelope.body).decode()
         body = embedded if encoding == _EMBEDDED else json.loads(embedded)
@@ -136,8 +140,8 @@ def payload_of(message: Mapping[str, Any]) -> bytes:
     rest = {
         "content-type": message["content-type"],
         "content-encoding": message["content-encoding"],
-        "headers": message["headers"],
-        "properties": properties,
+        "headers": _carried(message["headers"]),
+        "properties": _carried(properties),
     }
     text = body if embedded else json.dumps(body)
     return f'{{"body":{text},{json.dumps(rest)[1:]}'.encode()
@@ -150,11 +154,20 @@ def _is_text(encoding: str | None) -> bool:
 def _is_json(message: Mapping[str, Any], body: object) -> bool:
     if message["content-type"] != "application/json" or not isinstance(body, str):
         return False
-    try:
-        msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return False  # NaN, for one, is JSON to Python alone.
-    return True
+    return is_readable(body.encode())
+
+
+def _carried(part: Mapping[str, Any]) -> object:
+    """Return headers or properties, or a text of them if they are JSON to Python alone."""
+    # Celery shows arguments in a header, and a file's name may have lone surrogates.
+    text: str = json.dumps(part)
+    return part if is_readable(text.encode()) else text
+
+
+def _read(carried: Raw) -> Any:
+    """Return the headers or properties that `_carried` returned."""
+    found = json.loads(bytes(carried))
+    return json.loads(found) if isinstance(found, str) else found
 
 
 def _instant(text: object) -> datetime | None:

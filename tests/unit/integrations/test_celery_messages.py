@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from hypothesis import strategies as st
 
 from codeq_cluster.client import NewTask, Status, TaskRecord
 from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.integrations.bodies import fault_of
 from codeq_cluster.integrations.celery.messages import KEY, command_of, message_of, task_of
 from codeq_cluster.integrations.target import Target, target_of, without_token
+from tests.unit.integrations.nested import nested
 
+DEEP = pytest.param(json.dumps(nested(250)), id="deep")
 NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)
 
 
@@ -61,12 +65,27 @@ def test_a_queue_has_a_name_of_its_own_here(queue: str) -> None:
         assert queue == unquote(command.replace(":", "%"))
 
 
-@pytest.mark.parametrize("body", ['[[1, 2.50], {"a": "é"}, {}]', "[NaN]", "", "null", '"\\ud800"'])
+@pytest.mark.parametrize(
+    "body", ['[[1, 2.50], {"a": "é"}, {}]', "[NaN]", "", "null", '"\\ud800"', DEEP]
+)
 def test_a_body_comes_back_as_it_was(body: str) -> None:
     """JSON is readable in the payload and keeps its text; what only Python reads is kept too."""
     message = message_of(_record(_task(_message(body))), tag="t.1")
 
     assert (body, "utf-8") == (message["body"], message["properties"]["body_encoding"])
+
+
+@pytest.mark.parametrize("odd", ["file-\udcff.txt", float("inf"), nested(250)])
+@pytest.mark.parametrize("part", ["headers", "properties"])
+def test_headers_come_back_as_they_were(part: str, odd: object) -> None:
+    """Celery shows a task's arguments in one; what only Python reads is carried as a text."""
+    sent = _message("[]")
+    sent[part] |= {"odd": odd, "plain": "é"}
+    record = _record(_task(sent))
+    received = message_of(record, tag="t.1")
+
+    assert "" == fault_of(record.payload.encode())
+    assert (odd, "é") == (received[part]["odd"], received[part]["plain"])
 
 
 def test_the_payload_can_be_read() -> None:

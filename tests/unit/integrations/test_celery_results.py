@@ -19,6 +19,7 @@ from codeq_cluster.integrations.celery.backend import QUEUE, Results
 from codeq_cluster.testing.broker import LocalBroker
 
 WITHIN_S = 20
+DEEP = pytest.param("[" * 250 + "]" * 250, id="deep")
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,10 @@ def app(broker: LocalBroker) -> Iterator[Celery]:
         for n in range(times):
             self.update_state(state="PROGRESS", meta={"n": n})
         return times
+
+    @app.task(name="same", shared=False)
+    def same(value: object) -> object:
+        return value
 
     @app.task(name="large", shared=False)
     def large(size: int) -> str:
@@ -92,6 +97,15 @@ def test_a_task_that_expired_before_a_worker_had_it_is_revoked(app: Celery) -> N
         expired.get(timeout=WITHIN_S)
     assert isinstance(body.get(timeout=WITHIN_S, propagate=False), ChordError)
     assert states.REVOKED == app.AsyncResult(expired.id).state
+
+
+def test_what_json_cannot_carry_goes_through_a_chain(app: Celery) -> None:
+    """A name of a file may have a lone surrogate, and the results of canvases nest deep."""
+    add, same = app.tasks["add"], app.tasks["same"]
+    steps = chord([chain(*[add.si(1, 1)] * 120), add.si(2, 2)], app.tasks["total"].s())
+
+    assert "file-\udcff" == chain(same.s("file-\udcff"), same.s()).delay().get(timeout=WITHIN_S)
+    assert 6 == steps.delay().get(timeout=WITHIN_S)
 
 
 def test_a_chain_a_group_and_a_chord(app: Celery) -> None:
@@ -160,9 +174,7 @@ def test_what_is_unknown_is_pending_and_what_is_forgotten_too(app: Celery) -> No
 
 
 @pytest.mark.parametrize("key", ["plain", "odd/é key", "k" * 300])
-@pytest.mark.parametrize(
-    "value", ['{"a": 1.50}', "no json", b"\x00\xff", "", "\ud7ff", "[" * 250 + "]" * 250]
-)
+@pytest.mark.parametrize("value", ['{"a": 1.50}', "no json", b"\x00\xff", "", "\ud7ff", DEEP])
 def test_a_value_comes_back_as_it_was(app: Celery, key: str, value: str | bytes) -> None:
     """Under any key, whatever a serializer made of it; several are read at once."""
     backend = _backend(app)
