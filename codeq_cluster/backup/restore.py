@@ -327,7 +327,7 @@ class _Filling:
         match keyspace.family(key):
             case Family.TASK:
                 task = records.decode_task(value)
-                if is_apart(task, self._count):
+                if not self._fits and is_apart(task, self._count):
                     self._bare.add(task.id)
                     task = without_keys(task)
                     value = records.encode(task)

@@ -34,7 +34,7 @@ from codeq_cluster.core.lane import (
 )
 from codeq_cluster.core.limit import PutLimit
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
-from codeq_cluster.core.operations import Advance, DeleteTopic, PutFlow, PutTopic
+from codeq_cluster.core.operations import Advance, DeleteTopic, Operation, PutFlow, PutTopic
 from codeq_cluster.core.placing import is_apart, placed_by_key
 from codeq_cluster.core.relays import Relay
 from codeq_cluster.core.rules import LifetimeRules
@@ -250,10 +250,13 @@ def test_a_task_that_waits_for_a_rule_that_has_ended_goes_on(tmp_path: Path) -> 
     assert {State.READY} == {task.state for task in world.tasks().values()}
 
 
-@pytest.mark.parametrize("deleted", [False, True])
-def test_a_limited_queue_stays_on_its_shard(tmp_path: Path, deleted: bool) -> None:
-    """With its rule, or, when its topic is gone, so that its keys are looked for where they are."""
-    world = KeyedWorld(3, 4)
+@pytest.mark.parametrize(("deleted", "late"), [(False, False), (True, False), (False, True)])
+def test_a_limited_queue_stays_on_its_shard(tmp_path: Path, deleted: bool, late: bool) -> None:
+    """With its rule, or, when its topic is gone, so that its keys are looked for where they are.
+
+    So does a task that came to its queue's shard before the rule did.
+    """
+    world = KeyedWorld(4 if late else 3, 4)
     rules = LifetimeRules(shards=4)
     home, place = home_shard("acme", 4), shard_of_queue("acme", "limited", 4)
     topic = PutTopic(request="t", tenant="acme", name="limited", by="op")
@@ -263,11 +266,13 @@ def test_a_limited_queue_stays_on_its_shard(tmp_path: Path, deleted: bool) -> No
     stands = world.views[home].policy("acme", "limited").topic
     assert stands is not None
     view = world.views[place]
-    if place != home:
-        view.advance(decide(view, SetFlow(rule_on(stands, place)), rules).changes)
     task_id = with_shard("feedfeed", shards=4, wanted=place)
     create = Create(id=task_id, tenant="acme", command="limited", payload="{}", idempotency_key="k")
-    view.advance(decide(view, replace(create, fingerprint="f"), rules).changes)
+    asked: list[Operation] = [replace(create, fingerprint="f")]
+    if place != home:
+        asked.insert(1 if late else 0, SetFlow(rule_on(stands, place)))
+    for operation in asked:
+        view.advance(decide(view, operation, rules).changes)
     if deleted:
         gone = DeleteTopic(request="d", tenant="acme", name="limited", by="op", shards=4)
         world.views[home].advance(decide(world.views[home], gone, rules).changes)
@@ -279,7 +284,11 @@ def test_a_limited_queue_stays_on_its_shard(tmp_path: Path, deleted: bool) -> No
         if isinstance(each, Flow) and each.id == "limited"
     ]
 
-    assert [task_id] == [task.id for task in tasks_in(found[place])]
+    [task] = tasks_in(found[place])
+
+    assert late == (task.more is None)
+    assert (task_id, "k") == (task.id, task.idempotency_key)
+    assert keyspace.idempotency("acme", "k") in found[place]
     assert 4 == len(flows)
     assert {(None if deleted else limit, "limited")} == {
         (each.per_queue, each.pinned) for each in flows
