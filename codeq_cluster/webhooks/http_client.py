@@ -21,6 +21,7 @@ from codeq_cluster.fair_shares import FairShares
 from codeq_cluster.settings import Signing, WebhookSettings
 from codeq_cluster.telemetry.tracing import DeliverySpan
 from codeq_cluster.webhooks import signing
+from codeq_cluster.webhooks.answer_bound import BoundedConnector
 from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
 from codeq_cluster.webhooks.dns import DnsResolver, looking_up_for
 from codeq_cluster.webhooks.host_limits import HostLimits, Route
@@ -29,7 +30,6 @@ from codeq_cluster.webhooks.ssrf_guard.targets import Lookup, RefusedTarget, Tar
 
 DELIVERY = "X-CodeQ-Delivery"
 
-ANSWER_BYTES_MAX = 64 * 2**10  # Read so that the connection can be reused, then dropped.
 _ANSWER_TIMEOUT_S = 1.0  # Only the status matters, so a slow body is not waited for.
 _IDLE_S = 2.0  # Servers close after 5 s or more: no request meets a closing one.
 _HEAD_LINE_BYTES_MAX = 8190
@@ -100,7 +100,7 @@ class Sender:
     async def start(self) -> None:
         """Open the session; must precede `post`."""
         gate = Gate(allow_private=self._settings.allow_private, lookup=self._lookup)
-        connector = aiohttp.TCPConnector(
+        connector = BoundedConnector(
             resolver=gate,
             socket_factory=gate.socket,
             ssl=ssl.create_default_context(),
@@ -286,14 +286,11 @@ def _outcome(answer: aiohttp.ClientResponse) -> Sent:
 
 
 async def _drop_body(answer: aiohttp.ClientResponse) -> None:
-    """Read a short rest of the body, so that the connection can be reused; else close it."""
-    left = ANSWER_BYTES_MAX
+    """Read the rest of a short answer, so that the connection can be reused; else close it."""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-            while left > 0 and (part := await answer.content.read(left)):
-                left -= len(part)
-            if left > 0:
-                return
+            await answer.content.read()
+            return
     answer.close()
 
 

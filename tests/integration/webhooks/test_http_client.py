@@ -17,8 +17,9 @@ from aiohttp import web
 
 from codeq_cluster import __version__
 from codeq_cluster.settings import WebhookSettings
+from codeq_cluster.webhooks.answer_bound import ANSWER_BYTES_MAX
 from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
-from codeq_cluster.webhooks.http_client import ANSWER_BYTES_MAX, Sent
+from codeq_cluster.webhooks.http_client import Sent
 from codeq_cluster.webhooks.signing import key_id, signature, tenant_key
 from tests.integration.webhooks.target import Listener, listening, sending
 
@@ -304,6 +305,44 @@ async def test_an_endless_answer_is_cut_off_and_its_status_counts() -> None:
 
     assert Sent(ok=True, status=200) == sent
     assert written < 2**30
+
+
+async def test_interim_answers_without_end_are_cut_off() -> None:
+    """Their bytes are counted before they are parsed: parsing them would stop the node."""
+    gone = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(BODY)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b"HTTP/1.1 103 E\r\n\r\n" * 1_000)
+                await writer.drain()
+        writer.close()
+        gone.set()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, sending() as sender:
+        sent = await sender.post(f"http://127.0.0.1:{port}/", BODY, tenant="acme", delivery="d1")
+        await gone.wait()
+
+    assert Sent(error="no answer: the first 16 KiB hold no final status") == sent
+
+
+async def test_every_request_of_a_connection_may_have_a_whole_answer() -> None:
+    """The bytes are counted for each request, and a short answer keeps the connection."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"x" * (ANSWER_BYTES_MAX - 1_000))
+
+    async with listening(answer) as target, sending() as sender:
+        sent = [
+            await sender.post(target.url, BODY, tenant="acme", delivery=delivery)
+            for delivery in ("d1", "d2", "d3")
+        ]
+
+    assert [Sent(ok=True, status=200)] * 3 == sent
+    assert 1 == len({heard.peer for heard in target.heard})
 
 
 async def test_an_answer_that_trickles_is_not_waited_for() -> None:
