@@ -73,20 +73,18 @@ def undelivered(view: View, operation: Undelivered, rules: LifetimeRules) -> Dec
         wait_ms = max(min(grown_ms, rules.delivery_max_ms), operation.wait_ms)
     if tried and operation.attempt >= rules.delivery_attempts_max:
         after = _dead(known, known.error, rules, now_ms=view.now_ms)
-    elif overdue(known, age_max_ms=rules.delivery_age_max_ms, now_ms=view.now_ms):
+    elif view.now_ms >= (end_ms := given_up_ms(known, age_max_ms=rules.delivery_age_max_ms)):
         after = _dead(known, _too_old(known, rules), rules, now_ms=view.now_ms)
     else:
-        # Never later than the instant at which the delivery must be given up.
-        end_ms = known.since_ms + rules.delivery_age_max_ms
         after = replace(known, due_ms=min(view.now_ms + wait_ms, end_ms))
     if after == found:
         return Decision(Changed(1))  # Deferred to the same instant twice.
     return Decision(Changed(1), (ItemChange(before=found, after=after),))
 
 
-def overdue(delivery: Delivery, *, age_max_ms: int, now_ms: int) -> bool:
-    """Return whether a pending delivery is too old to be tried again."""
-    return now_ms >= delivery.since_ms + age_max_ms
+def given_up_ms(delivery: Delivery, *, age_max_ms: int) -> int:
+    """Return the instant from which on a pending delivery is too old to be tried again."""
+    return delivery.since_ms + age_max_ms
 
 
 def replay(view: View, operation: Replay, _: LifetimeRules) -> Decision:

@@ -18,11 +18,13 @@ from codeq_cluster.node.parts import NodeParts
 from codeq_cluster.ratelimit.token_bucket import Scope
 from codeq_cluster.webhooks.http_client import Sender
 from codeq_cluster.webhooks.notification_queue import NotificationQueue
-from codeq_cluster.webhooks.outbox import JobOutbox
+from codeq_cluster.webhooks.outbox import JobOutbox, Place
 from codeq_cluster.webhooks.queue_ready import KIND as QUEUE_READY
 from codeq_cluster.webhooks.queue_ready import Notices
 from codeq_cluster.webhooks.result_delivery import KIND as TASK_RESULT
 from codeq_cluster.webhooks.result_delivery import Callbacks
+
+_ARTIFACT_STORE = "the artifact store"  # No URL has such a host.
 
 
 class WebhookWiring:
@@ -78,6 +80,7 @@ class WebhookWiring:
                 engine,
                 store.state,
                 run=partial(_run_outbox_job, callbacks, sweeps, store.state),
+                place=partial(_place, callbacks),
                 room=partial(_room, callbacks),
                 shares=partial(_shares, sender, sweeps),
                 age_max_ms=self._settings.max_age_seconds * 1000,
@@ -132,11 +135,17 @@ async def _run_outbox_job(
     return await callbacks.run(store, item)
 
 
-def _room(callbacks: Callbacks, item: Item) -> int:
+def _place(callbacks: Callbacks, item: Item) -> Place:
     if isinstance(item, Sweep):
-        return AT_ONCE  # All go to one store, so a tenant's share is the only bound.
+        return item.tenant, _ARTIFACT_STORE
     assert isinstance(item, Delivery), f"no outbox job: {item}"
-    return callbacks.room(item)
+    return callbacks.route(item)
+
+
+def _room(callbacks: Callbacks, place: Place) -> int:
+    if place[1] == _ARTIFACT_STORE:
+        return AT_ONCE  # All go to one store, so a tenant's share is the only bound.
+    return callbacks.room(place)
 
 
 def _shares(sender: Sender, sweeps: GarbageCollection, item: Item) -> FairShares:

@@ -130,17 +130,23 @@ class Sender:
             await self._session.close()
             self._session = None
 
-    def room(self, tenant: str, url: str) -> int:
-        """Return how many of a tenant's posts to the URL's host would not be deferred now.
+    def route(self, tenant: str, url: str) -> Route:
+        """Return where a tenant's post to a URL goes; the host of a URL that is refused is empty.
+
+        Reading a URL takes as long as some fifty questions for room, so callers keep the route.
+        """
+        target = read(url, allow_private=self._settings.allow_private)
+        return tenant, "" if isinstance(target, RefusedTarget) else target.host
+
+    def room(self, route: Route) -> int:
+        """Return how many posts on a route would not be deferred now.
 
         A URL that is refused is never deferred, so there is always room for it.
         """
-        target = read(url, allow_private=self._settings.allow_private)
-        if isinstance(target, RefusedTarget):
+        if not route[1]:
             return 1
         if self._holds_back:
             return 0
-        route = (tenant, target.host)
         return 0 if self._breaker.wait_s(route) else self._places.free(route)
 
     async def post(

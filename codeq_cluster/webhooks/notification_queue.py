@@ -7,19 +7,20 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.engine.faults import alone
 from codeq_cluster.fair_shares import FairShares
+from codeq_cluster.webhooks.host_limits import Route
 from codeq_cluster.webhooks.http_client import Sender
-from codeq_cluster.webhooks.outbox import server_of
 
 LETTERS_MAX = 10_000  # Waiting for all servers, a share a tenant; about 500 bytes each.
 LETTERS_OF_A_SERVER_MAX = 1_000
 STALE_S = 10.0  # Older notifications are out of date and dropped.
 LOOK_S = 0.25  # Between two looks at lines without room.
 
-_Line = tuple[str, str]  # The tenant and the server: none waits for another tenant's slow calls.
+_Name = tuple[str, str]  # The tenant and the server: none waits for another tenant's slow calls.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,13 @@ class Notification:
     url: str
     write: Callable[[], bytes | None]
     unsent: Callable[[], None]
+
+
+class _Line(NamedTuple):
+    """The notifications that wait for one server, each with the instant at which it is stale."""
+
+    route: Route
+    letters: deque[tuple[float, Notification]]
 
 
 class NotificationQueue:
@@ -67,10 +75,10 @@ class NotificationQueue:
         self._wait_s = wait_s
         self._on_outcome = on_outcome
         self._stale_s = stale_s
-        self._lines: dict[_Line, deque[tuple[float, Notification]]] = {}
+        self._lines: dict[_Name, _Line] = {}
         self._waiting: set[tuple[str, ...]] = set()
         self._room = FairShares(LETTERS_MAX, name="the node's availability notices")
-        self._asking: Counter[_Line] = Counter()  # Begun, and not yet with the sender.
+        self._asking: Counter[_Name] = Counter()  # Begun, and not yet with the sender.
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
@@ -79,16 +87,20 @@ class NotificationQueue:
         if notification.key in self._waiting:
             notification.unsent()
             return
-        line = (notification.tenant, server_of(notification.url))
-        is_full = len(self._lines.get(line, ())) >= LETTERS_OF_A_SERVER_MAX
+        name = (notification.tenant, _server_of(notification.url))
+        line = self._lines.get(name)
+        is_full = line is not None and len(line.letters) >= LETTERS_OF_A_SERVER_MAX
         if is_full or not self._room.may_take(notification.tenant):
             self._throw_away(notification)
             return
+        if line is None:
+            route = self._sender.route(notification.tenant, notification.url)
+            line = self._lines[name] = _Line(route, deque())
         self._room.take(notification.tenant)
         self._waiting.add(notification.key)
         stale_s = asyncio.get_running_loop().time() + self._stale_s
-        self._lines.setdefault(line, deque()).append((stale_s, notification))
-        self._send(line)
+        line.letters.append((stale_s, notification))
+        self._send(name)
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -99,47 +111,46 @@ class NotificationQueue:
     def _look(self) -> None:
         self._timer = None
         now_s = asyncio.get_running_loop().time()
-        for line, waiting in list(self._lines.items()):
-            while waiting and waiting[0][0] <= now_s:
-                self._throw_away(self._next(line))
-            with alone(self._look_later, tenant=line[0], server=line[1]):
-                self._send(line)
+        for name, line in list(self._lines.items()):
+            while line.letters and line.letters[0][0] <= now_s:
+                self._throw_away(self._next(name))
+            with alone(self._look_later, tenant=name[0], server=name[1]):
+                self._send(name)
 
-    def _send(self, line: _Line) -> None:
+    def _send(self, name: _Name) -> None:
         """Send as many of a line's notifications as its tenant and server have room for."""
-        tenant, calls = line[0], self._sender.calls
-        while not self._stopped and (waiting := self._lines.get(line)):
-            room = self._sender.room(tenant, waiting[0][1].url) - self._asking[line]
-            if room <= 0 or not calls.may_take(tenant):
+        tenant, calls = name[0], self._sender.calls
+        while not self._stopped and (line := self._lines.get(name)):
+            if not calls.may_take(tenant) or self._sender.room(line.route) <= self._asking[name]:
                 self._look_later()
                 break
             calls.take(tenant)
-            self._asking[line] += 1
-            self._background.spawn(self._carry(line, self._next(line)))
+            self._asking[name] += 1
+            self._background.spawn(self._carry(name, self._next(name)))
 
-    def _next(self, line: _Line) -> Notification:
-        waiting = self._lines[line]
-        _, notification = waiting.popleft()
-        if not waiting:
-            del self._lines[line]
+    def _next(self, name: _Name) -> Notification:
+        letters = self._lines[name].letters
+        _, notification = letters.popleft()
+        if not letters:
+            del self._lines[name]
         self._waiting.discard(notification.key)
         self._room.give_back(notification.tenant)
         return notification
 
-    async def _carry(self, line: _Line, notification: Notification) -> None:
+    async def _carry(self, name: _Name, notification: Notification) -> None:
         try:
-            await self._call(line, notification)
+            await self._call(name, notification)
         finally:
             self._sender.calls.give_back(notification.tenant)
-            self._send(line)
+            self._send(name)
 
-    async def _call(self, line: _Line, notification: Notification) -> None:
+    async def _call(self, name: _Name, notification: Notification) -> None:
         try:
             limited = await self._wait_s(notification.tenant)
         finally:
-            self._asking[line] -= 1
-            if not self._asking[line]:
-                del self._asking[line]
+            self._asking[name] -= 1
+            if not self._asking[name]:
+                del self._asking[name]
         if limited:
             self._throw_away(notification)
             return
@@ -165,3 +176,8 @@ class NotificationQueue:
             self._timer = asyncio.get_running_loop().call_later(
                 LOOK_S, self._look, context=Context()
             )
+
+
+def _server_of(url: str) -> str:
+    """Return the part of a URL that names the server, in less time than reading it takes."""
+    return url.partition("//")[2].partition("/")[0].lower()

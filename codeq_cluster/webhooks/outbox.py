@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import Context
 from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
 from codeq_cluster.broker.background import Background
@@ -34,7 +34,7 @@ from codeq_cluster.broker.engine.window import Window
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.broker.scanning import next_keys
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.delivering import overdue
+from codeq_cluster.core.delivering import given_up_ms
 from codeq_cluster.core.items import Delivery, Item, Sweep
 from codeq_cluster.core.operations import Operation, Swept, Undelivered
 from codeq_cluster.core.stored_item import ItemKind
@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 IN_SIGHT = 512  # Jobs read ahead; each is decoded once and kept, about 1 KiB.
 PASSED_OVER_S = 0.5  # Until jobs that found no room are tried again.
+# Deferred jobs return one by one, and each look judges all in sight: it waits for some of them.
+TOGETHER_S = 0.05
 PAUSE_S = 1.0  # Before the next look after a failure of our own.
 PUT_OFF_MS = 5_000  # The shortest deferral.
 PUT_OFF_MS_MAX = 600_000
@@ -57,14 +59,21 @@ FAILURES_MAX = 3  # Attempts at a job that fail in the broker itself.
 _Name = tuple[ItemKind, str, str]  # Identifies an item independently of when it is due.
 # Returns None if the job could not be tried now; the item stays as it is.
 Run = Callable[[Item], Awaitable[Operation | None]]
+Place = tuple[str, str]  # The tenant and the server: its jobs share the room there.
 
 
 class _Job(NamedTuple):
-    """An item with the row that says when it is due."""
+    """An item with the row that says when it is due, and all that a look needs of it.
+
+    Attributes:
+        end_ms: Given up from then on.
+    """
 
     name: _Name
     key: bytes
     item: Item
+    place: Place
+    end_ms: float
 
 
 class JobOutbox:
@@ -74,7 +83,8 @@ class JobOutbox:
         engine: Of the shard.
         store: The shard's state.
         run: Runs one job and returns the operation that records its outcome, or None.
-        room: Returns how many more of the tenant's jobs for the item's server can run now.
+        place: Returns where an item's job goes; asked once for each job.
+        room: Returns how many more jobs can run at a place now; asked once for it in each look.
         shares: Returns the node's room for the item's kind of job; a running job holds a unit.
         age_max_ms: A delivery pending for longer is given up, by the engine's clock.
         background: Owns the running jobs.
@@ -87,7 +97,8 @@ class JobOutbox:
         store: StateStore,
         *,
         run: Run,
-        room: Callable[[Item], int],
+        place: Callable[[Item], Place],
+        room: Callable[[Place], int],
         shares: Callable[[Item], FairShares],
         age_max_ms: int,
         background: Background,
@@ -96,6 +107,7 @@ class JobOutbox:
         self._engine = engine
         self._store = store
         self._run = run
+        self._place = place
         self._room = room
         self._shares = shares
         self._age_max_ms = age_max_ms
@@ -103,7 +115,7 @@ class JobOutbox:
         self._failed = failed
         self._failures: Counter[_Name] = Counter()  # Of jobs that failed and were not set aside.
         self._window = self._stored()
-        self._known: dict[bytes, Item] = {}
+        self._known: dict[bytes, _Job] = {}
         self._running: set[_Name] = set()
         self._aside: set[_Name] = set()  # Being set aside.
         self._slots_ms: dict[str, int] = {}  # By tenant: when its last deferred job returns.
@@ -159,17 +171,17 @@ class JobOutbox:
             self._slots_ms.clear()
             self._failures.clear()
             return
-        self._begin(list(islice(self._window, IN_SIGHT)), self._engine.now_ms)
+        self._begin(self._window.head(IN_SIGHT), self._engine.now_ms)
 
     def _begin(self, in_sight: Sequence[bytes], now_ms: int) -> None:
-        begun: Counter[tuple[str, str]] = Counter()
+        left: dict[Place, int] = {}
         too_old: list[_Job] = []
         passed_over: list[_Job] = []
-        for name, key in self._waiting(in_sight, now_ms):
+        for name, key, known in self._waiting(in_sight, now_ms):
             try:
-                job = _Job(name, key, self._item(key))
-                is_too_old = self._is_too_old(job.item, now_ms)
-                shares = None if is_too_old else self._room_for(job.item, begun)
+                job = known or self._read(name, key)
+                is_too_old = job.end_ms <= now_ms
+                shares = None if is_too_old else self._room_for(job, left)
             except Exception as error:
                 log.exception("outbox job cannot be judged", extra={"item": name[2]})
                 self._give_up(name, key, error)
@@ -192,42 +204,57 @@ class JobOutbox:
                 self._settling = True
                 self._background.spawn(self._settle(settled))
 
-    def _room_for(self, item: Item, begun: Counter[tuple[str, str]]) -> FairShares | None:
-        """Take a unit of the node's room for a job and return the room; None if there is none."""
-        place, shares = (item.tenant, _server(item)), self._shares(item)
-        if not shares.may_take(item.tenant) or begun[place] >= self._room(item):
+    def _room_for(self, job: _Job, left: dict[Place, int]) -> FairShares | None:
+        """Take a unit of the node's room for a job and return the room; None if there is none.
+
+        Args:
+            job: Due.
+            left: The room of each place that this look has asked about, less what it has taken.
+        """
+        if job.place not in left:
+            left[job.place] = self._room(job.place)
+        if left[job.place] <= 0:
+            return None  # Nearly all of a backlog ends here at each look, after few steps.
+        shares, tenant = self._shares(job.item), job.item.tenant
+        if not shares.may_take(tenant):
+            left[job.place] = 0  # No unit comes back during a look.
             return None
-        begun[place] += 1
-        shares.take(item.tenant)
+        left[job.place] -= 1
+        shares.take(tenant)
         return shares
 
-    def _is_too_old(self, item: Item, now_ms: int) -> bool:
-        return isinstance(item, Delivery) and overdue(
-            item, age_max_ms=self._age_max_ms, now_ms=now_ms
-        )
+    def _waiting(
+        self, keys: Sequence[bytes], now_ms: int
+    ) -> Iterator[tuple[_Name, bytes, _Job | None]]:
+        """Yield due jobs that are not running; set the timer for the first that is not due.
 
-    def _waiting(self, keys: Sequence[bytes], now_ms: int) -> Iterator[tuple[_Name, bytes]]:
-        """Yield due items that are not running; set the timer for the first that is not due."""
+        A job is None until it has been read.
+        """
         for key in keys:
-            due_ms = keyspace.item_timer_ms(key)
-            if due_ms > now_ms:
-                self._look_in((due_ms - now_ms) / 1000)
-                return
-            if not keyspace.knows_kind(key):
-                continue  # A newer version wrote it and runs it when it leads.
-            name = keyspace.item_parts(key)
+            job = self._known.get(key)
+            if job is None:
+                due_ms = keyspace.item_timer_ms(key)
+                if due_ms > now_ms:
+                    self._look_in(max(TOGETHER_S, (due_ms - now_ms) / 1000))
+                    return
+                if not keyspace.knows_kind(key):
+                    continue  # A newer version wrote it and runs it when it leads.
+            name = keyspace.item_parts(key) if job is None else job.name
             if name not in self._running and name not in self._aside:
-                yield name, key
+                yield name, key, job
 
-    def _item(self, key: bytes) -> Item:
-        item = self._known.get(key)
-        if item is None:
-            record = self._store.get(keyspace.item(*keyspace.item_parts(key)))
-            assert record is not None, "the item of an outbox job is missing"
-            item = records.decode_item(record)
-            assert key in keyspace.item_index_keys(item), "an outbox job is not its item's"
-            self._known[key] = item
-        return item
+    def _read(self, name: _Name, key: bytes) -> _Job:
+        record = self._store.get(keyspace.item(*name))
+        assert record is not None, "the item of an outbox job is missing"
+        item = records.decode_item(record)
+        assert key in keyspace.item_index_keys(item), "an outbox job is not its item's"
+        job = self._known[key] = _Job(name, key, item, self._place(item), self._end_ms(item))
+        return job
+
+    def _end_ms(self, item: Item) -> float:
+        if isinstance(item, Delivery):
+            return given_up_ms(item, age_max_ms=self._age_max_ms)
+        return math.inf
 
     async def _do(self, job: _Job, shares: FairShares) -> None:
         name, item = job.name, job.item
@@ -350,25 +377,9 @@ class JobOutbox:
         self._timer.at(asyncio.get_running_loop().time() + delay_s + 0.001)
 
 
-def server_of(url: str) -> str:
-    """Return the part of a URL that names the server."""
-    return url.partition("//")[2].partition("/")[0].lower()
-
-
 def _not_tried(item: Item, deferred_ms: int) -> Operation:
     """Defer an item without an attempt; the decision gives up one that is too old."""
     assert isinstance(item, Delivery), f"no outbox job: {item}"
     return Undelivered(
         tenant=item.tenant, id=item.id, attempt=item.attempts + 1, deferred_ms=deferred_ms
     )
-
-
-def _server(item: Item) -> str:
-    """Return the server of the job; empty for the artifact store."""
-    match item:
-        case Delivery():
-            return server_of(item.url)
-        case Sweep():
-            return ""
-        case _:
-            raise AssertionError(f"no outbox job: {item}")

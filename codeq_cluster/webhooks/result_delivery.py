@@ -19,8 +19,8 @@ from codeq_cluster.core.items import Delivery
 from codeq_cluster.core.operations import Delivered, Operation, Undelivered
 from codeq_cluster.core.task import Result
 from codeq_cluster.telemetry.tracing import DeliverySpan, Tracing
+from codeq_cluster.webhooks.host_limits import Route
 from codeq_cluster.webhooks.http_client import Sender
-from codeq_cluster.webhooks.outbox import server_of
 
 _NOTHING = Raw(b"null")
 
@@ -66,17 +66,21 @@ class Callbacks:
         self._on_outcome = on_outcome
         self._tracing = tracing
         self._limited: dict[str, float] = {}  # By tenant: when it may call, in loop time.
-        self._asking: Counter[tuple[str, str]] = Counter()  # By tenant and server: not yet sent.
+        self._asking: Counter[Route] = Counter()  # Not yet sent.
 
-    def room(self, delivery: Delivery) -> int:
-        """Return how many deliveries of the tenant to the same server can be tried now."""
-        until_s = self._limited.get(delivery.tenant)
+    def route(self, delivery: Delivery) -> Route:
+        """Return where a delivery goes; see `Sender.route`."""
+        return self._sender.route(delivery.tenant, delivery.url)
+
+    def room(self, route: Route) -> int:
+        """Return how many deliveries can be tried on a route now."""
+        tenant, _ = route
+        until_s = self._limited.get(tenant)
         if until_s is not None:
             if until_s > asyncio.get_running_loop().time():
                 return 0
-            del self._limited[delivery.tenant]
-        asking = self._asking[delivery.tenant, server_of(delivery.url)]
-        return self._sender.room(delivery.tenant, delivery.url) - asking
+            del self._limited[tenant]
+        return self._sender.room(route) - self._asking[route]
 
     async def run(self, store: StateStore, delivery: Delivery) -> Operation | None:
         """Make one attempt and return its outcome, or None if no attempt could be made."""
@@ -110,14 +114,14 @@ class Callbacks:
 
     async def _may_call(self, delivery: Delivery) -> bool:
         """Take a call from the tenant's limit; if none is left, `room` is 0 for a while."""
-        place = delivery.tenant, server_of(delivery.url)
-        self._asking[place] += 1
+        route = self.route(delivery)
+        self._asking[route] += 1
         try:
             wait_s = await self._wait_s(delivery.tenant)
         finally:
-            self._asking[place] -= 1
-            if not self._asking[place]:
-                del self._asking[place]
+            self._asking[route] -= 1
+            if not self._asking[route]:
+                del self._asking[route]
         if wait_s:
             if len(self._limited) >= _LIMITED_MAX:
                 self._limited.clear()  # Harmless: each tenant is then asked about again.

@@ -106,6 +106,12 @@ class Window:
             self._read_on()
         return self._keys[0] if self._keys else None
 
+    def head(self, count: int) -> list[bytes]:
+        """Return the first live keys of the range, at most `count`."""
+        while len(self._keys) < count and self._edge < self._end:
+            self._read_on()
+        return self._keys[:count]
+
     def __iter__(self) -> Iterator[bytes]:
         """Yield every live key in order; the window must not change meanwhile."""
         position = 0

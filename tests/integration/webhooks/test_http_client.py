@@ -244,7 +244,7 @@ async def test_a_target_that_does_not_answer_in_time_is_given_up() -> None:
         await gone.wait()
 
         assert Sent(error="no answer within 2 s") == sent
-        assert 4 == sender.room("acme", target.url)
+        assert 4 == sender.room(sender.route("acme", target.url))
 
 
 async def test_a_refused_connection_is_a_failure() -> None:
@@ -381,7 +381,10 @@ async def test_a_slow_host_is_held_to_its_places_and_others_go_on() -> None:
             ]
             await target.arrived(4)
             full = await sender.post(target.url, BODY, tenant="acme", delivery="d4")
-            room = (sender.room("acme", target.url), sender.room("acme", other.url))
+            room = (
+                sender.room(sender.route("acme", target.url)),
+                sender.room(sender.route("acme", other.url)),
+            )
             elsewhere = await sender.post(other.url, BODY, tenant="acme", delivery="d5")
             heard = len(target.heard)
             release.set()
@@ -467,7 +470,7 @@ async def test_a_host_that_fails_is_left_alone_and_found_again() -> None:
             return await sender.post(target.url, BODY, tenant="acme", delivery="d1")
 
         failures = [(await post()).status for _ in range(3)]
-        opened, room = await post(), sender.room("acme", target.url)
+        opened, room = await post(), sender.room(sender.route("acme", target.url))
         heard = len(target.heard)
         now_s = 5.0
         probe, reopened = await post(), await post()
@@ -510,12 +513,12 @@ async def test_a_cancelled_probe_leaves_its_place_to_another() -> None:
         now_s = 5.0
         probe = asyncio.create_task(sender.post(target.url, BODY, tenant="acme", delivery="d1"))
         await target.arrived(1)
-        during = sender.room("acme", target.url)
+        during = sender.room(sender.route("acme", target.url))
         probe.cancel()
         [outcome] = await asyncio.gather(probe, return_exceptions=True)
 
         assert isinstance(outcome, asyncio.CancelledError)
-        assert (0, 4) == (during, sender.room("acme", target.url))
+        assert (0, 4) == (during, sender.room(sender.route("acme", target.url)))
 
 
 async def test_a_name_that_does_not_resolve_is_a_failure() -> None:
@@ -546,7 +549,7 @@ async def test_an_invalid_url_is_refused_without_a_request() -> None:
     """A delivery to it can never succeed."""
     async with sending() as sender:
         sent = await sender.post("ftp://hooks.example/", BODY, tenant="acme", delivery="d1")
-        room = sender.room("acme", "ftp://hooks.example/")
+        room = sender.room(sender.route("acme", "ftp://hooks.example/"))
 
     assert Sent(error="the URL is neither http nor https") == sent
     assert room > 0

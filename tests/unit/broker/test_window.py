@@ -30,7 +30,9 @@ def _key(number: int) -> bytes:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["add", "remove", "first", "list"]), st.integers(0, 3000)),
+        st.tuples(
+            st.sampled_from(["add", "remove", "first", "head", "list"]), st.integers(0, 3000)
+        ),
         max_size=60,
     ),
     st.integers(0, 2500),
@@ -57,6 +59,8 @@ def test_a_window_agrees_with_a_scan_of_the_whole_range(
             window.remove(key)
         elif step == "first":
             assert window.first() == min(rows.live, default=None)
+        elif step == "head":
+            assert window.head(number) == sorted(rows.live)[:number]
         else:
             expected = sorted(rows.live)[:50]
 

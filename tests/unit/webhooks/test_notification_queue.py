@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.core.items import Mode, Subscription
 from codeq_cluster.fair_shares import FairShares
+from codeq_cluster.webhooks.host_limits import Route
 from codeq_cluster.webhooks.http_client import Sent
 from codeq_cluster.webhooks.notification_queue import (
     LETTERS_MAX,
@@ -16,7 +18,6 @@ from codeq_cluster.webhooks.notification_queue import (
     Notification,
     NotificationQueue,
 )
-from codeq_cluster.webhooks.outbox import server_of
 from codeq_cluster.webhooks.subscriber_selection import Subscribers, subscriber_groups
 
 
@@ -28,14 +29,20 @@ class World:
     calls: FairShares = field(default_factory=lambda: FairShares(64, name="the calls"))
     answer: Sent = field(default_factory=lambda: Sent(ok=True, status=200))
     limited: bool = False
+    read: list[str] = field(default_factory=list)
     heard: list[tuple[str, bytes, str]] = field(default_factory=list)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     unsent: list[str] = field(default_factory=list)
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    def room(self, tenant: str, url: str) -> int:
-        """Return the free places of the URL's server."""
-        return self.room_of.get(server_of(url), 4)
+    def route(self, tenant: str, url: str) -> Route:
+        """Return where a URL leads; counted, since reading one takes long."""
+        self.read.append(url)
+        return tenant, urlsplit(url).netloc
+
+    def room(self, route: Route) -> int:
+        """Return the free places of a server."""
+        return self.room_of.get(route[1], 4)
 
     async def post(
         self,
@@ -135,6 +142,19 @@ async def test_a_letter_waits_for_room_and_others_pass_it() -> None:
 
     assert ["http://swift/a", "http://slow/s"] == [url for url, _, _ in world.heard]
     assert ["s"] == world.unsent
+
+
+async def test_the_url_of_a_server_without_room_is_read_once() -> None:
+    """Each notification, and each look at those that wait, asks for room by the route alone."""
+    world, background = World(room_of={"dead": 0}), Background()
+    box = opened(world, background)
+    for number in range(10):
+        box.put(world.notification(f"d{number}", "dead"))
+    box._look()
+
+    assert ["http://dead/d0"] == world.read
+    assert [] == world.heard
+    box.stop()
 
 
 async def test_nothing_to_tell_any_more_and_no_calls_left_are_not_sent() -> None:

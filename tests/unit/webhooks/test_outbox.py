@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from urllib.parse import urlsplit
 
 import pytest_asyncio
 
@@ -19,14 +20,7 @@ from codeq_cluster.core.operations import Cancel, Delivered, Operation, Swept, U
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.fair_shares import FairShares
-from codeq_cluster.webhooks.outbox import (
-    APART_MS,
-    IN_SIGHT,
-    PAUSE_S,
-    PUT_OFF_MS,
-    JobOutbox,
-    server_of,
-)
+from codeq_cluster.webhooks.outbox import APART_MS, IN_SIGHT, PAUSE_S, PUT_OFF_MS, JobOutbox, Place
 from tests.fakes.memory_store import MemoryShard
 from tests.unit.broker.conftest import Shard, TestClock, create, make_shard
 
@@ -42,6 +36,8 @@ class World:
 
     Attributes:
         begun: Ids, in order.
+        placed: Ids of jobs whose place was read, in order.
+        asked: Places whose room was asked for, in order.
         room: Free places by server; unlimited for a server that is not in it.
         shares: Places for all servers.
         held: Ids of jobs whose runs wait for `let_go`.
@@ -49,6 +45,8 @@ class World:
     """
 
     begun: list[str] = field(default_factory=list)
+    placed: list[str] = field(default_factory=list)
+    asked: list[Place] = field(default_factory=list)
     room: dict[str, int] = field(default_factory=dict)
     shares: FairShares = field(default_factory=lambda: FairShares(PLACES, name="the room"))
     held: set[str] = field(default_factory=set)
@@ -58,13 +56,15 @@ class World:
     _under_way: Counter[tuple[str, str]] = field(default_factory=Counter)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    def free(self, item: Item) -> int:
-        """Return the room for a job's server; a sweep has none."""
-        if isinstance(item, Sweep):
-            return ANY
-        assert isinstance(item, Delivery)
-        server = server_of(item.url)
-        return self.room.get(server, ANY) - self._under_way[item.tenant, server]
+    def place(self, item: Item) -> Place:
+        """Return the tenant and the server of a job; a sweep has none."""
+        self.placed.append(item.id)
+        return item.tenant, server_of(item) if isinstance(item, Delivery) else ""
+
+    def free(self, place: Place) -> int:
+        """Return the room at a place."""
+        self.asked.append(place)
+        return self.room.get(place[1], ANY) - self._under_way[place]
 
     async def run(self, item: Item) -> Operation | None:
         """Run a job; fails if it is running already. A sweep is done at once."""
@@ -73,7 +73,7 @@ class World:
             return Swept(tenant=item.tenant, id=item.id, attempt=item.attempts + 1)
         assert isinstance(item, Delivery)
         assert not self._under_way[item.tenant, item.id], "an outbox job runs twice at once"
-        places = ((item.tenant, item.id), (item.tenant, server_of(item.url)))
+        places = ((item.tenant, item.id), (item.tenant, server_of(item)))
         self._under_way.update(places)
         try:
             self.begun.append(item.id)
@@ -166,6 +166,11 @@ class Setting:
         self.shard.engine.stop()
 
 
+def server_of(item: Delivery) -> str:
+    """Return the server of a delivery."""
+    return urlsplit(item.url).netloc
+
+
 def done(item: Delivery) -> Operation:
     """Return the operation for an accepted delivery."""
     return Delivered(tenant=item.tenant, id=item.id)
@@ -179,6 +184,7 @@ def setting_over(store: MemoryShard, clock: TestClock) -> Setting:
         shard.engine,
         store.state,
         run=world.run,
+        place=world.place,
         room=world.free,
         shares=lambda _: world.shares,
         age_max_ms=AGE_MAX_MS,
@@ -344,7 +350,7 @@ async def test_what_fills_the_sight_is_put_off_in_order_and_apart(setting: Setti
     await world.until(lambda: len(world.begun) == 2)
 
     now_ms = setting.shard.clock.wall
-    silent = [each for each in setting.pending() if server_of(each.url) == "silent"]
+    silent = [each for each in setting.pending() if server_of(each) == "silent"]
     put_off = [each for each in silent if each.due_ms > now_ms]
     assert ["z1.1", "z2.1"] == world.begun
     assert {0} == {each.attempts for each in silent}

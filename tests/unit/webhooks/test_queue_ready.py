@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.webhooks.host_limits import Route
 from codeq_cluster.webhooks.queue_ready import PASS_MAX, Notices
 from tests.fakes.memory_store import MemoryShard
 from tests.unit.broker.conftest import Shard, TestClock, claim, create, make_shard, subscribe
@@ -142,7 +143,7 @@ class _Turns(World):
     wanted: int
     asked: asyncio.Event
 
-    def room(self, tenant: str, url: str) -> int:
+    def room(self, route: Route) -> int:
         """Count the question; there is room for none."""
         self.counts["asked in turn", str(self.turn)] += 1
         if self.counts.total() == self.wanted:
