@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
 
 from msgspec import Struct
 
@@ -27,7 +26,7 @@ from codeq_cluster.errors import Overloaded
 # less of the room, or rests, because of them. They themselves have at most half at any time.
 GUEST = "@"
 
-Task = asyncio.Task[Any]
+Task = Hashable  # What work is known by, such as the task that does it.
 
 # Others count for this long after they last began something.
 _OTHERS_S = 1.0

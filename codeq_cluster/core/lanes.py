@@ -39,7 +39,8 @@ from codeq_cluster.core.view import View
 UNCLAIMED_MAX = 1
 # What one step of a walk changes and looks at, so that it delays no other decision for long.
 WALK_CHANGES_MAX = 48
-WALK_LANES_MAX = 256
+WALK_LANES_MAX = 32
+WALK_PAUSE_MS = 50  # Between two steps of one queue, so that others have most of the loop.
 # Ready tasks of a key that one step takes back when a worker holds the key; there is one, unless
 # several came back at once.
 HELD_BACK_MAX = 16
@@ -119,6 +120,7 @@ class _Lanes:
         self._view = view
         # What is left for the walks of all queues.
         self._walks = min(walked_max, WALK_CHANGES_MAX), WALK_LANES_MAX
+        self._is_whole = walked_max >= WALK_CHANGES_MAX  # No other work takes part of the step.
         self.known: dict[tuple[str, str], _Lane] = {}
 
     def noted(self, change: TaskChange) -> TaskChange:
@@ -163,7 +165,9 @@ class _Lanes:
                 through = flow.walked_through(now_ms=self._view.now_ms)
                 yield ItemChange(before=flow, after=through)
                 return
-        yield ItemChange(before=flow, after=replace(flow, walked=after))
+        is_full = not lanes_left or (not changes_left and self._is_whole)
+        due_ms = self._view.now_ms + (WALK_PAUSE_MS if is_full else 0)
+        yield ItemChange(before=flow, after=replace(flow, walked=after, expires_ms=due_ms))
 
     def _of(self, lane: Lane) -> _Lane:
         name = lane.tenant, lane.id

@@ -33,11 +33,11 @@ from codeq_cluster.core.groups import (
 )
 from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.placing import once_name
+from codeq_cluster.core.placing import kept_id, once_name
 from codeq_cluster.core.relays import RelayedCancel, RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sending import MEMBER_PLACE, Cause, sent
-from codeq_cluster.core.sharding import shard_of, shard_of_key, shard_of_queue, with_shard
+from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.tally import GROUPS, Tally, count_of, moved
 from codeq_cluster.core.task import COMPLETED, FAILED, GroupCounts, Membership, More, Task
@@ -196,12 +196,16 @@ class Roll:
         self._end()
         if at.then is None or (at.then_if is ThenIf.SUCCEEDED and not has_succeeded(at)):
             return
-        drawn = task_ids.derived(at.tenant, f"{at.shard_name}.{at.generation}")
         shards = self._rules.shards
-        queue = at.tenant, at.then.command.lower()
-        pinned = self._view.pins.get(queue)
-        shard = shard_of_queue(at.tenant, pinned, shards) if pinned else self._home
-        then_id = with_shard(drawn, shards=shards, wanted=shard)
+        then_id = kept_id(
+            task_ids.derived(at.tenant, f"{at.shard_name}.{at.generation}"),
+            at.then,
+            at.tenant,
+            home=self._home,
+            shards=shards,
+            pins=self._view.pins,
+            is_there=lambda _: False,
+        )
         counts = GroupCounts(
             id=at.id,
             total=at.total,

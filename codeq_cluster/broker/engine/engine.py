@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import blake2b
 
 from codeq_cluster.broker.engine import answers
@@ -21,7 +22,7 @@ from codeq_cluster.broker.engine.leadership import Leadership
 from codeq_cluster.broker.engine.state import CLOCK_KEY, EVERY, SEQ_KEY, EngineSetup, EngineState
 from codeq_cluster.broker.engine.view import ShardView
 from codeq_cluster.broker.ports import Depth, Head, Log, LogEntry, Snapshot, StateStore, Tap
-from codeq_cluster.broker.questions import Answer, AnyQuestion
+from codeq_cluster.broker.questions import Answer, AnyQuestion, Settle, Watch
 from codeq_cluster.codec import entries
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import number_audit_rows
@@ -166,19 +167,25 @@ class Engine:
 
         Raises:
             NotLeader: This node does not lead, or stopped leading meanwhile.
+            Overloaded: Too many reads of all queues, or of many rows, are asked for.
         """
         await self._barrier()
-        return await answers.depths(self._state, tenant, queue)
+        read = partial(answers.depths, self._state, tenant, queue)
+        return await (read() if queue else self._state.setup.reads.in_turn(tenant, read))
 
     async def answer(self, question: AnyQuestion) -> Answer:
         """Answer a question as of now.
 
         Raises:
             NotLeader: This node does not lead, or stopped leading meanwhile.
-            Overloaded: Too many callers wait for another shard's entries, or on leases.
+            Overloaded: Too many callers wait for another shard's entries, or on leases, or too
+                many reads are asked for.
         """
         await self._barrier()
-        return await answers.answer(self._state, question)
+        read = partial(answers.answer, self._state, question)
+        if isinstance(question, Settle | Watch):
+            return await read()
+        return await self._state.setup.reads.in_turn(question.tenant, read)
 
     @property
     def level(self) -> int:

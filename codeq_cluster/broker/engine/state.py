@@ -7,12 +7,13 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.faults import alone
 from codeq_cluster.broker.engine.group_commit import GATHER_S_MAX
+from codeq_cluster.broker.engine.reads import Reads
 from codeq_cluster.broker.engine.recounting import Recounted
 from codeq_cluster.broker.engine.view import ShardView
 from codeq_cluster.broker.engine.watching import Watches
@@ -61,6 +62,7 @@ class EngineSetup:
     Attributes:
         shards: How many there are in the cluster.
         tracing: Makes spans of entries; None for none.
+        reads: The line of the reads of many rows.
         awaited: Returns whether a caller on this node waits for an entry to be applied.
     """
 
@@ -72,6 +74,7 @@ class EngineSetup:
     observer: Observer
     catalogue: Catalogue
     tracing: EntryTracing | None = None
+    reads: Reads = field(default_factory=Reads)
     awaited: Callable[[], bool] = lambda: False
 
 

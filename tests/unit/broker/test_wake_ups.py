@@ -15,7 +15,7 @@ from codeq_cluster.broker.requests.claims import Claims
 from codeq_cluster.broker.waiters import Ticket, Waiters
 from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.lane import PerKey
-from codeq_cluster.core.lanes import WALK_LANES_MAX
+from codeq_cluster.core.lanes import WALK_LANES_MAX, WALK_PAUSE_MS
 from codeq_cluster.core.new_task import CreateKeyed
 from codeq_cluster.core.operations import Advance, PauseQueue, PutFlow, PutTopic
 from codeq_cluster.core.outcomes import Advanced, Claimed
@@ -161,9 +161,12 @@ async def test_the_walk_of_a_rule_wakes_nobody(office: Office) -> None:
     put = PutFlow(topic=_topic(0), per_key=PerKey(), shards=1)
     await shard.engine.operate([put])
     by_rule = len(opened)
-    stepped = [await shard.engine.operate([Advance(count=9)]) for _ in range(3)]
+    stepped = []
+    for pause_ms in (0, 0, WALK_PAUSE_MS, 0):
+        shard.clock.monotonic += pause_ms
+        stepped += await shard.engine.operate([Advance(count=9)])
 
-    assert [[Advanced(1)], [Advanced(1)], [Advanced(0)]] == stepped
+    assert [Advanced(1), Advanced(0), Advanced(1), Advanced(0)] == stepped
     assert 0 < by_rule == len(opened)
 
 

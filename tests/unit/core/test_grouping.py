@@ -26,6 +26,7 @@ from codeq_cluster.core.groups import (
     member_id,
     status_of,
 )
+from codeq_cluster.core.lane import lane_of
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Advance, Cancel, Claim, Finish, Operation, Submit
 from codeq_cluster.core.outcomes import Claimed, GroupStands, Outcome, Rejected, Rejection
@@ -145,6 +146,19 @@ def done(task: Task) -> Submit:
 
 def begun(*tasks: Create, seal: bool = True) -> CreateGroup:
     return CreateGroup(**G, digest="", then=THEN, tasks=tasks, seal=seal)
+
+
+@pytest.mark.parametrize("key", ["a", "b", "c", "d"])
+def test_the_completion_task_is_on_the_shard_of_its_key(key: str) -> None:
+    """Another one has no place of its key, and so its limit would not hold."""
+    cluster = Cluster()
+    cluster.ask(replace(begun(), then=replace(THEN, key=key)))
+    cluster.deliver()
+    home = shard_of_lane("acme", THEN.command, key, len(cluster.views))
+    then_id = cluster.group.then_id
+
+    assert home == shard_of(then_id, len(cluster.views))
+    assert key == lane_of(cluster.views[home].tasks[then_id])
 
 
 def test_an_end_that_is_told_twice_counts_once() -> None:
