@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import nsmallest
 
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.auth import Role
+from codeq_cluster.portions import in_portions
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views import problems
 from codeq_cluster.ui.views.problems import Problem, Severity
-from codeq_cluster.ui.views.queues import QueueRow, Rates, all_rows
+from codeq_cluster.ui.views.queues import SHOWN_S, QueueRow, Rates, all_rows
 from codeq_cluster.ui.views.series import SeriesView, series
 from codeq_cluster.ui.views.serving_node import TENANT, Totals, serving, totals_view
 
@@ -49,10 +50,20 @@ class Overview(Struct, rename="camel", kw_only=True):
     tenants_all: int
 
 
+class _OfQueues(Struct, kw_only=True):
+    """What the view shows of a tenant's queues; viewers share it."""
+
+    problems: list[Problem]
+    rates: Rates
+    waiting: list[QueueRow]
+    busy: list[QueueRow]
+    queues: int
+
+
 async def look(call: Call, sources: Sources) -> Overview:
     """Return the parts that the caller may see."""
     roles = call.identity.roles
-    rows: list[QueueRow] = []
+    of_queues: _OfQueues | None = None
     found: list[Problem] = [*problems.of_node(serving(call))]
     tenants: list[TenantRow] | None = None
     tenants_all = 0
@@ -66,23 +77,21 @@ async def look(call: Call, sources: Sources) -> Overview:
             TenantRow(tenant=load.tenant, queues=load.queues, totals=totals_view(load.counters))
             for load in loads[:TENANTS_MAX]
         ]
-    of_tenant = not roles.isdisjoint(TENANT)
-    if of_tenant:
+    if not roles.isdisjoint(TENANT):
         tenant = call.identity.tenant
-        rows = await all_rows(tenant, sources)
-        polled = await sources.shared.of(tenant, "polled", 2, lambda: _polled(tenant, sources))
-        found += problems.of_queues(rows, polled, sources.history.died(tenant))
+        of_queues = await sources.shared.of(
+            tenant, "overview", SHOWN_S, lambda: _of_queues(tenant, sources)
+        )
+        found += of_queues.problems
         found += problems.of_webhooks(sources.depths.dead_deliveries(tenant))
         found += problems.of_asides(sources.depths.asides(tenant))
     found.sort(key=lambda problem: problem.severity is not Severity.BAD)
-    waiting = sorted((row for row in rows if row.ready), key=lambda row: -row.oldest_ready_seconds)
-    busy = sorted((row for row in rows if row.rates.started), key=lambda row: -row.rates.started)
     return Overview(
         problems=found,
-        rates=_sum(row.rates for row in rows) if of_tenant else None,
-        waiting=waiting[:TOP],
-        busy=busy[:TOP],
-        queues=len(rows),
+        rates=None if of_queues is None else of_queues.rates,
+        waiting=of_queues.waiting if of_queues else [],
+        busy=of_queues.busy if of_queues else [],
+        queues=of_queues.queues if of_queues else 0,
         tenants=tenants,
         tenants_all=tenants_all,
     )
@@ -103,12 +112,27 @@ async def draw(call: Call, sources: Sources, since: int) -> SeriesView:
     return await series(call, sources, tenant=tenant, queue="", since=since)
 
 
+async def _of_queues(tenant: str, sources: Sources) -> _OfQueues:
+    rows = await all_rows(tenant, sources)
+    polled = await sources.shared.of(tenant, "polled", 2, lambda: _polled(tenant, sources))
+    late = (row for row in rows if row.ready)
+    started = (row for row in rows if row.rates.started)
+    return _OfQueues(
+        problems=[*problems.of_queues(rows, polled, sources.history.died(tenant))],
+        rates=await _sum(row.rates for row in rows),
+        waiting=nsmallest(TOP, late, key=lambda row: -row.oldest_ready_seconds),
+        busy=nsmallest(TOP, started, key=lambda row: -row.rates.started),
+        queues=len(rows),
+    )
+
+
 async def _polled(tenant: str, sources: Sources) -> problems.Polled:
     return await problems.polled(await sources.workers(tenant), now_ms=sources.now_ms())
 
 
-def _sum(rates: Iterable[Rates]) -> Rates:
-    found = list(map(asdict, rates))
-    return Rates(
-        **{name: round(sum(each[name] for each in found), 2) for name in Rates.__struct_fields__}
-    )
+async def _sum(rates: Iterable[Rates]) -> Rates:
+    sums = dict.fromkeys(Rates.__struct_fields__, 0.0)
+    async for each in in_portions(rates):
+        for name in sums:
+            sums[name] += getattr(each, name)
+    return Rates(**{name: round(number, 2) for name, number in sums.items()})

@@ -18,6 +18,7 @@ from codeq_cluster.ui.views.serving_node import depths
 COUNT_DEFAULT = 50
 COUNT_MAX = 200  # A row is about 300 bytes, and all of them are sent every two seconds.
 
+SHOWN_S = 1  # For so long, viewers share what was made of all queues.
 _OLDEST_S = 5  # How outdated the age of a queue's oldest task may be, beside its growing.
 _RATE_S = FINE_S * RATE_SLOTS
 
@@ -83,10 +84,17 @@ async def look(call: Call, sources: Sources) -> QueuePage:
     skip = call.query_integer("skip")
     if not 1 <= count <= COUNT_MAX or skip < 0:
         raise bad_request(f"invalid 'limit' (use 1 to {COUNT_MAX})", "out-of-range")
+    tenant, is_falling = call.identity.tenant, call.query_text("order") == "desc"
+
+    async def in_order() -> list[QueueRow]:
+        rows = sorted(await all_rows(tenant, sources), key=lambda row: row.command)
+        rows.sort(key=key, reverse=is_falling)
+        return rows
+
+    name = ("in order", sort, is_falling)
     text = call.query_text("text").lower()
-    rows = [row for row in await all_rows(call.identity.tenant, sources) if text in row.command]
-    rows.sort(key=lambda row: row.command)
-    rows.sort(key=key, reverse=call.query_text("order") == "desc")
+    ordered = await sources.shared.of(tenant, name, SHOWN_S, in_order)
+    rows = [row for row in ordered if text in row.command] if text else ordered
     return QueuePage(queues=rows[skip : skip + count], matching=len(rows))
 
 
@@ -113,7 +121,7 @@ async def all_rows(tenant: str, sources: Sources) -> list[QueueRow]:
             async for queue in in_portions(found.keys() | paused)
         ]
 
-    return await sources.shared.of(tenant, "rows", 1, make)
+    return await sources.shared.of(tenant, "rows", SHOWN_S, make)
 
 
 def _rates(flows: list[int] | None) -> Rates:

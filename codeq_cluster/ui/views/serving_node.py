@@ -10,6 +10,7 @@ from codeq_cluster.api.routes.cluster import nodes_of
 from codeq_cluster.auth import Role
 from codeq_cluster.broker.queries.depths import plus
 from codeq_cluster.core.task import Counters
+from codeq_cluster.portions import in_portions
 from codeq_cluster.ui.sources import Sources
 
 TENANT = (Role.VIEWER, Role.ADMIN)
@@ -68,8 +69,12 @@ async def totals(call: Call, sources: Sources) -> Totals | None:
     """Return the totals of the caller's tenant; None for a caller without one."""
     if call.identity.roles.isdisjoint(TENANT):
         return None
-    queues = await depths(call.identity.tenant, sources)
-    return totals_of(queues)
+    tenant = call.identity.tenant
+
+    async def make() -> Totals:
+        return await _totals_of(await depths(tenant, sources))
+
+    return await sources.shared.of(tenant, "totals", 1, make)
 
 
 async def depths(tenant: str, sources: Sources) -> dict[str, Counters]:
@@ -77,10 +82,10 @@ async def depths(tenant: str, sources: Sources) -> dict[str, Counters]:
     return await sources.shared.of(tenant, "depths", 1, lambda: sources.depths.queues(tenant))
 
 
-def totals_of(queues: dict[str, Counters]) -> Totals:
+async def _totals_of(queues: dict[str, Counters]) -> Totals:
     """Return the sum of queues."""
     total = Counters()
-    for counters in queues.values():
+    async for counters in in_portions(list(queues.values())):
         total = plus(total, counters)
     return totals_view(total)
 

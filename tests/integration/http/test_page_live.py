@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
 
+import codeq_cluster
 from codeq_cluster.settings import LimitSettings
 from codeq_cluster.ui.live import STREAMS_MAX
 from tests.integration.http.client import PATIENCE_S, Client, serving, single
@@ -161,6 +165,38 @@ async def test_no_viewer_and_no_tenant_takes_all_streams(world: World) -> None:
 
     assert {200} == {stream.status for stream in (*greedy, *colleague, stranger)}
     assert (503, 503, 200) == (over.status, again.status, asked.status)
+
+
+async def test_viewers_share_what_is_made_of_all_queues(tmp_path: Path) -> None:
+    """A further look at a thousand queues calls far fewer functions than there are queues."""
+    package = str(Path(codeq_cluster.__file__).parent)
+    calls = 0
+
+    def called(frame: FrameType, event: str, _of: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename.startswith(package)
+
+    limits = LimitSettings(batch_max=1000)
+    async with serving(with_roles(single(tmp_path, limits))) as client:
+        tasks = [{"command": f"q{number}", "payload": 1} for number in range(1000)]
+        made = await client.post("tasks/batch", {"tasks": tasks}, token="producer")
+        admin = await logged_in(client, "admin")
+        fewest: dict[str, int] = {}
+        for view in ("overview", "queues&sort=ready&limit=50"):
+            counts = []
+            for _ in range(20):  # Some make it anew: it is shared for a second.
+                calls = 0
+                sys.setprofile(called)
+                try:
+                    shown = await admin.view(view)
+                finally:
+                    sys.setprofile(None)
+                counts.append(calls)
+            fewest[view] = min(counts)
+            assert 1000 == shown["totals"]["ready"]
+
+    assert 200 == made.status
+    assert [] == [view for view, count in fewest.items() if count > 400], fewest
 
 
 async def test_a_stream_is_refused_before_it_begins(world: World) -> None:
