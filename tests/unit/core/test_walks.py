@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.lane import Flow, PerKey
-from codeq_cluster.core.lanes import WALK_CHANGES_MAX
+from codeq_cluster.core.lanes import WALK_CHANGES_MAX, WALK_PAUSE_MS
 from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import Advance, PutFlow, PutTopic
 from codeq_cluster.core.stored_item import ItemKind
@@ -31,6 +31,7 @@ def test_the_walks_of_many_queues_share_a_step() -> None:
         decision = decide(shard.view, Advance(count=100), shard.rules)
         steps.append(sum(isinstance(each.after, Task) for each in decision.changes))
         shard.view.advance(decision.changes)
+        shard.view.now_ms += WALK_PAUSE_MS
 
     assert WALK_CHANGES_MAX == max(steps)
     assert len(QUEUES) * (TASKS - 1) == sum(steps)
