@@ -30,7 +30,7 @@ from codeq_cluster.core.items import Delivery
 from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import Advance, Import, Operation
 from codeq_cluster.core.outcomes import Imported, Outcome
-from codeq_cluster.core.placing import home_of
+from codeq_cluster.core.placing import is_apart
 from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_lane, with_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
@@ -260,7 +260,7 @@ def test_the_tasks_of_a_tenant_with_another_name_wait_for_each_other_there(tmp_p
 
     def create(**fields: str) -> Create:
         new = Create(tenant="acme", command="render", payload="1", **fields)
-        while shard_of(new.id, world.shards) != home_of(new, world.shards) or not new.id:
+        while not new.id or is_apart(new, world.shards):
             new = replace(new, id=world._id())
         return new
 
