@@ -8,6 +8,7 @@ the loop at most, however many are asked for, also by other nodes.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -37,11 +38,11 @@ class Reads:
 
     async def in_turn(self, tenant: str, read: Callable[[], Awaitable[_A]]) -> _A:
         """Read when it is the tenant's turn; raises Overloaded if that does not come in time."""
-        line, place = self._line, object()
-        if not line.begin(place, tenant, 1):
-            await line.turn(place, tenant, 1, member="", within_s=_WITHIN_S)
-        begun_s = self._now_s()
+        line, place, begun_s = self._line, object(), math.inf
         try:
+            if not line.begin(place, tenant, 1):
+                await line.turn(place, tenant, 1, member="", within_s=_WITHIN_S)
+            begun_s = self._now_s()
             return await read()
         finally:
             took_s = self._now_s() - begun_s

@@ -35,6 +35,26 @@ async def test_reads_go_one_by_one_and_tenants_take_turns() -> None:
     assert order.index("z") <= 2
 
 
+async def test_a_read_that_is_given_up_when_its_turn_comes_leaves_no_place_taken() -> None:
+    """The next one begins at once, in the same step."""
+    reads, waiting = Reads(), list[asyncio.Future[None]]()
+
+    async def nothing() -> None:
+        pass
+
+    async def read() -> None:
+        waiting.append(asyncio.ensure_future(reads.in_turn("zeta", nothing)))
+        await asyncio.sleep(0)
+
+    await reads.in_turn("acme", read)
+    waiting[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting[0]
+
+    with pytest.raises(StopIteration):
+        reads.in_turn("acme", nothing).send(None)
+
+
 async def test_after_a_read_that_took_long_the_line_rests_as_long() -> None:
     """Its time is the loop's; one that fails counts as well, and a short one does not."""
     now_s, begun = [0.0], list[float]()
