@@ -14,9 +14,9 @@ from codeq_cluster.portions import in_portions
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views import problems
 from codeq_cluster.ui.views.problems import Problem, Severity
-from codeq_cluster.ui.views.queues import SHOWN_S, QueueRow, Rates, all_rows
+from codeq_cluster.ui.views.queues import QueueRow, Rates, all_rows
 from codeq_cluster.ui.views.series import SeriesView, series
-from codeq_cluster.ui.views.serving_node import TENANT, Totals, serving, totals_view
+from codeq_cluster.ui.views.serving_node import SHOWN_S, TENANT, Totals, serving, totals_view
 
 TOP = 8
 TENANTS_MAX = 50  # The tenants shown, those with the most waiting tasks.

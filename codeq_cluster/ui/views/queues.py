@@ -13,12 +13,11 @@ from codeq_cluster.core.task import Counters
 from codeq_cluster.portions import in_portions
 from codeq_cluster.telemetry.history import FINE_S, RATE_SLOTS, Flow
 from codeq_cluster.ui.sources import Sources
-from codeq_cluster.ui.views.serving_node import depths
+from codeq_cluster.ui.views.serving_node import SHOWN_S, depths
 
 COUNT_DEFAULT = 50
 COUNT_MAX = 200  # A row is about 300 bytes, and all of them are sent every two seconds.
 
-SHOWN_S = 1  # For so long, viewers share what was made of all queues.
 _OLDEST_S = 5  # How outdated the age of a queue's oldest task may be, beside its growing.
 _RATE_S = FINE_S * RATE_SLOTS
 

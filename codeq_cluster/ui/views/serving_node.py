@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from msgspec import Struct
 
@@ -14,6 +16,7 @@ from codeq_cluster.portions import in_portions
 from codeq_cluster.ui.sources import Sources
 
 TENANT = (Role.VIEWER, Role.ADMIN)
+SHOWN_S = 1  # For so long, viewers share what was made of all queues.
 
 
 class NodeLink(Struct, rename="camel", kw_only=True):
@@ -74,12 +77,13 @@ async def totals(call: Call, sources: Sources) -> Totals | None:
     async def make() -> Totals:
         return await _totals_of(await depths(tenant, sources))
 
-    return await sources.shared.of(tenant, "totals", 1, make)
+    return await sources.shared.of(tenant, "totals", SHOWN_S, make)
 
 
 async def depths(tenant: str, sources: Sources) -> dict[str, Counters]:
     """Return the tenant's queues, at most a moment old."""
-    return await sources.shared.of(tenant, "depths", 1, lambda: sources.depths.queues(tenant))
+    make = partial(sources.depths.queues, tenant)
+    return await sources.shared.of(tenant, "depths", SHOWN_S, make)
 
 
 async def _totals_of(queues: dict[str, Counters]) -> Totals:
