@@ -181,8 +181,8 @@ class Dependencies(StoredItem, frozen=True, array_like=True, tag="deps", kw_only
         start_ms: The earliest start that the task asks for; 0 for none.
         asked: How often it has asked for parents on other shards.
         expires_ms: When it asks, or asks again; 0 for never.
-        grace_ms: Until then, a parent that is not there may still come, by the same import, or
-            from the shard of its graph.
+        grace_ms: Until then, a parent that is not there may still come: by the same import, from
+            the shard of its graph, or from the relays of a restored copy.
     """
 
     place = Place.TASK

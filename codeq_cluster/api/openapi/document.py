@@ -18,8 +18,9 @@ from codeq_cluster.webhooks.http_client import DELIVERY
 _ABOUT = """A task broker for several machines, wire-compatible with codeQ.
 
 Every route works on every node. Field names in bodies match in any case, unknown fields are \
-ignored, and null is the same as absent. Every error is an `Error`, whose `code` is stable; \
-`outcome-unknown` says that a write may or may not have taken effect, never that it failed. \
+ignored, and null is the same as absent; a body has at most 1,000 fields of its own. Every error \
+is an `Error`, whose `code` is stable; `outcome-unknown` says that a write may or may not have \
+taken effect, never that it failed. \
 Every answer has `X-Request-Id`: the one that was sent, or a generated one.
 
 Before any route is reached: 400 `bad-request` for what is no HTTP, 404 `no-such-route`, \
