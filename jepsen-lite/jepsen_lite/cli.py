@@ -28,6 +28,7 @@ from jepsen_lite.doctor import KindsMissing, available, findings, shim_works
 from jepsen_lite.fault_schedule import KINDS, has_effect
 from jepsen_lite.hunting import entered, hunt, hunt_simulated, hunted, table
 from jepsen_lite.ledger import enter, line_of
+from jepsen_lite.mixes import WORKLOADS
 from jepsen_lite.mutants import Mutant, mutants, not_simulated
 from jepsen_lite.network import NetworkFailed, namespaces_work
 from jepsen_lite.report import write
@@ -35,7 +36,6 @@ from jepsen_lite.running import HOME, Options, about_run, check, new_directory, 
 from jepsen_lite.shims import ShimFailed
 from jepsen_lite.sim_faults import PLAYED
 from jepsen_lite.simulation import Report, simulate
-from jepsen_lite.workload import WORKLOADS
 from tests.harness.waiting import ClusterError
 
 # Within five minutes each of these gets a turn, and a majority keeps its disks. Clock faults must

@@ -11,6 +11,7 @@ from jepsen_lite.db import Db
 from jepsen_lite.history import Args, Out, Recorder
 from jepsen_lite.hostile import Hostile
 from jepsen_lite.membership import Membership, Wipe
+from jepsen_lite.mixes import Mix
 from jepsen_lite.nemesis import (
     Away,
     Corrupt,
@@ -31,7 +32,6 @@ from jepsen_lite.nemesis import (
     Restart,
 )
 from jepsen_lite.sinks import SinkFails
-from jepsen_lite.workload import Mix
 from tests.harness.waiting import ClusterError
 
 # The calm between two faults of one kind of target.

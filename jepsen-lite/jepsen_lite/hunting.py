@@ -18,9 +18,9 @@ from msgspec import Struct
 from jepsen_lite.checker.judging import Exit
 from jepsen_lite.checkout import Checkout, checkout_of
 from jepsen_lite.ledger import LEDGER, Line, enter, line_of, read, told
+from jepsen_lite.mixes import WORKLOADS
 from jepsen_lite.mutants import Mutant, not_simulated, patched
 from jepsen_lite.running import HOME, Options, new_directory, run
-from jepsen_lite.workload import WORKLOADS
 
 # The most seeds tried on one mutant, over all hunts.
 RUNS_MAX = 100

@@ -24,10 +24,11 @@ from jepsen_lite.db import DEADLINE_MS, SECRET, TOKENS, Db, discard
 from jepsen_lite.fault_schedule import KINDS, Nemeses
 from jepsen_lite.gathering import gathers
 from jepsen_lite.history import AUTOPSY, HOSTILE, MEMBERS, F, Out, Recorder, Type, load
+from jepsen_lite.mixes import WORKLOADS, minimum_ok
 from jepsen_lite.network import LoopbackNetwork, NamespaceNetwork, Network
 from jepsen_lite.operations import History
 from jepsen_lite.sink import Sink
-from jepsen_lite.workload import DRAIN_WITHIN_S, SILENT_S, WORKLOADS, Workload, minimum_ok
+from jepsen_lite.workload import DRAIN_WITHIN_S, SILENT_S, Workload
 from tests.harness.waiting import ClusterError, soon
 
 HOME = Path(__file__).parent.parent

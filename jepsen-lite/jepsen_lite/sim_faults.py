@@ -8,7 +8,7 @@ from random import Random
 
 from msgspec import Struct
 
-from jepsen_lite.workload import WORKLOADS
+from jepsen_lite.mixes import WORKLOADS
 from tests.simulator.brokers import SimBrokers
 from tests.simulator.faults import Faults, draw_times, halves
 from tests.simulator.network import NetworkFaults

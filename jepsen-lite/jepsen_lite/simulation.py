@@ -26,10 +26,11 @@ from jepsen_lite.checker.judging import verdicts
 from jepsen_lite.checker.verdict import Verdict
 from jepsen_lite.gathering import gathers
 from jepsen_lite.history import Args, Event, F, Group, Out, Recorder, Type
+from jepsen_lite.mixes import WORKLOADS, Mix
 from jepsen_lite.operations import MS, SECOND, History
 from jepsen_lite.sim_client import SimClient
 from jepsen_lite.sim_faults import Options, SimFaults, draw_options, draw_workload
-from jepsen_lite.workload import WORKLOADS, Mix, Workload
+from jepsen_lite.workload import Workload
 from tests.simulator.broker import simulated_settings
 from tests.simulator.brokers import SimBrokers, bugs_met, drawn_names
 from tests.simulator.invariants import Invariant, InvariantBroken

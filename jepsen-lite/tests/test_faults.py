@@ -15,9 +15,10 @@ from jepsen_lite.cli import DEFAULT_MIX
 from jepsen_lite.drawing import _FAULTS
 from jepsen_lite.fault_schedule import KINDS, has_effect
 from jepsen_lite.history import F
+from jepsen_lite.mixes import WORKLOADS
 from jepsen_lite.nemesis import cuts
 from jepsen_lite.running import Options, demands
-from jepsen_lite.workload import WORKLOADS, key_on, shard_of_key
+from jepsen_lite.workload import key_on, shard_of_key
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]
 

@@ -10,9 +10,9 @@ from jepsen_lite.checker.judging import PROMISES
 from jepsen_lite.fault_schedule import KINDS
 from jepsen_lite.hunting import hunt
 from jepsen_lite.ledger import read
+from jepsen_lite.mixes import WORKLOADS
 from jepsen_lite.mutants import Mutant, apply, mutants, patched
 from jepsen_lite.running import HOME
-from jepsen_lite.workload import WORKLOADS
 
 SOURCE = HOME.parent
 

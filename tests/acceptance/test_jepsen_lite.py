@@ -11,10 +11,10 @@ import pytest
 
 from jepsen_lite.checker.judging import Exit
 from jepsen_lite.doctor import available, shim_works
+from jepsen_lite.mixes import WORKLOADS
 from jepsen_lite.network import namespaces_work
 from jepsen_lite.report import write
 from jepsen_lite.running import Options, run
-from jepsen_lite.workload import WORKLOADS
 from tests.system_tools import LEFT_OUT
 
 FAULTS = ("kill", "power", "pause", "partition", "hostile")
