@@ -129,10 +129,9 @@ def read_secret(path: object, name: str) -> str:
     """
     try:
         content = Path(str(path)).expanduser().read_bytes()
-    except OSError as error:
-        raise ConfigInvalid(
-            f"{name}={path}: {error.strerror or error}; must be a readable file"
-        ) from error
+    except (OSError, RuntimeError, ValueError) as error:  # The home of nobody is a RuntimeError.
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigInvalid(f"{name}={path}: {reason}; must be a readable file") from error
     if not content.strip() or len(content) > _SECRET_BYTES_MAX:
         raise ConfigInvalid(f"{name}={path}: must be a file of 1 to {_SECRET_BYTES_MAX} bytes")
     try:
@@ -173,7 +172,7 @@ def _parse(path: Path) -> Mapping[str, object]:
             document: object = tomllib.loads(content.decode())
         else:
             document = yaml.load(content, _StrictLoader)  # noqa: S506 - it is a SafeLoader
-    except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # The 13th month is a ValueError.
         reason = " ".join(str(error).split())
         raise ConfigInvalid(f"config={path}: {reason}; must be valid YAML or TOML") from error
     if document is None:

@@ -117,7 +117,10 @@ def _text(allowed: str, fits: Callable[[str], object]) -> ValueKind:
 
 
 def _parse_path(raw: object) -> object:
-    return Path(str(_parse_text(raw))).expanduser()
+    try:
+        return Path(str(_parse_text(raw))).expanduser()
+    except RuntimeError as nobody:  # The home of a user who is not there.
+        raise ValueError from nobody
 
 
 def _parse_id(raw: object) -> object:

@@ -275,6 +275,8 @@ def test_an_ipv6_peer_is_in_brackets() -> None:
     [
         ({"PORT": "0"}, ("port=0", "environment PORT", "1 to 65535")),
         ({"PORT": "eighty"}, ("port=eighty", "whole number")),
+        ({"PERSISTENCE_PATH": "~nobody-here/d"}, ("persistenceConfig.path=~nobody", "a path")),
+        ({"CLUSTER_SECRET_FILE": "~nobody-here/s"}, ("CLUSTER_SECRET_FILE=~nobody", "readable")),
         ({"BACKOFF_POLICY": "random"}, ("backoffPolicy=random", "exp_full_jitter")),
         ({"ALLOW_PRODUCER_AS_WORKER": "maybe"}, ("allowProducerAsWorker=maybe", "true or false")),
         ({"LEASE_GRACE_SECONDS": "nan"}, ("leaseGraceSeconds=nan", "0 to 3600")),
@@ -397,6 +399,8 @@ def test_a_data_directory_must_be_named() -> None:
         ("port: 1\nport: 2\n", "stands twice"),
         ("- port\n", "a mapping of keys to values"),
         ("port: [1\n", "valid YAML or TOML"),
+        ("clusterId: 2026-13-01\n", "valid YAML or TOML"),
+        ("port: 0b_\n", "valid YAML or TOML"),
         ("port: true\n", "port=True"),
         ("persistenceConfig: '{'\n", "its JSON text"),
         ("? [a]\n: b\n", "valid YAML or TOML"),
