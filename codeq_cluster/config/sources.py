@@ -28,6 +28,7 @@ _SECRET_BYTES_MAX = 64 * 1024
 _FILE_BYTES_MAX = 2**20
 _SHOWN_MAX = 80
 _PASSWORD = re.compile(r"(?<=//)[^/\s]*@")  # In a URL, with its user.
+_QUOTED = re.compile(r"'[^' ]{4,}'")  # A word of a file; shorter ones are its punctuation.
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ class _StrictLoader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {key!r} stands twice", problem_mark=key_node.start_mark
+                    problem=f"the key {key} stands twice", problem_mark=key_node.start_mark
                 )
             seen.add(key)
         mapping: dict[object, object] = super().construct_mapping(node, deep)
@@ -173,13 +174,21 @@ def _parse(path: Path) -> Mapping[str, object]:
         else:
             document = yaml.load(content, _StrictLoader)  # noqa: S506 - it is a SafeLoader
     except (yaml.YAMLError, ValueError, TypeError) as error:  # The 13th month is a ValueError.
-        reason = " ".join(str(error).split())
-        raise ConfigInvalid(f"config={path}: {reason}; must be valid YAML or TOML") from error
+        raise ConfigInvalid(f"config={path}: {_reason(error)}; must be valid YAML or TOML") from error
     if document is None:
         return {}
     if not isinstance(document, dict):
         raise ConfigInvalid(f"config={path}: must be a mapping of keys to values")
     return document
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong with a file and where, without its text: that may be a secret's."""
+    text, place = str(error), ""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        text, place = str(error.problem), f" in line {mark.line + 1}, column {mark.column + 1}"
+    return _QUOTED.sub("…", " ".join(text.split())) + place
 
 
 def _flatten(node: Mapping[str, object], prefix: str, source: str, given: dict[str, Given]) -> None:
@@ -223,7 +232,9 @@ def _section(name: str, value: object, source: str) -> Mapping[str, object]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise refuse(name, Given(value, source), "a mapping of keys to values")
+        # A list may hold tokens.
+        shown = Given("a list" if isinstance(value, list) else value, source)
+        raise refuse(name, shown, "a mapping of keys to values")
     return value
 
 

@@ -398,7 +398,7 @@ def test_a_data_directory_must_be_named() -> None:
         ("raft: 5\n", "raft=5"),
         ("port: 1\nport: 2\n", "stands twice"),
         ("- port\n", "a mapping of keys to values"),
-        ("port: [1\n", "valid YAML or TOML"),
+        ("port: [1\n", "but got '<stream end>' in line 2, column 1; must be valid YAML or TOML"),
         ("clusterId: 2026-13-01\n", "valid YAML or TOML"),
         ("port: 0b_\n", "valid YAML or TOML"),
         ("port: true\n", "port=True"),
@@ -410,6 +410,24 @@ def test_a_data_directory_must_be_named() -> None:
 def test_a_bad_file_is_refused(tmp_path: Path, text: str, named: str) -> None:
     """An unknown key or invalid bytes stop the start."""
     assert named in _refusal(None, _file(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'clusterSecret: "{_SECRET}\n',
+        f"clusterSecret: {_SECRET}: x\n",
+        f"clusterSecret: *{_SECRET}\n",
+        f"clusterSecret: !{_SECRET}\n",
+        f"auth:\n- {{kind: static, tokens: [{{token: {_SECRET}}}]}}\n",
+    ],
+)
+def test_a_bad_file_is_refused_without_its_secrets(tmp_path: Path, text: str) -> None:
+    """The error of a start goes into logs."""
+    said = _refusal(None, _file(tmp_path, text))
+
+    assert _SECRET not in said
+    assert re.search(r" in line \d|auth=a list", said)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
