@@ -22,6 +22,8 @@ from codeq_cluster.errors import DataDirectoryRefused, StorageDamaged, StorageFa
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.5  # At 100 MB/s of writes, a fifth of the default reserve.
+# Five seconds: slow disks take less, and other nodes lead after two.
+_HUNG_LOOKS = 10
 # Stores are reopened only on a disk that has just taken a write, so retrying is cheap.
 _PAUSE_S = 1.0
 _PAUSE_S_MAX = 4.0
@@ -100,6 +102,7 @@ class DiskGuard:
         size_bytes: Called in a thread; raises OSError.
         probe: Called in a thread before stores are reopened; raises OSError if the disk takes no
             writes.
+        pending: Returns the number of the log's write that the disk has not answered; 0 for none.
         on_out_of_service: Called when a replica has gone out of service: callers that wait for
             its entries must look elsewhere.
     """
@@ -115,6 +118,7 @@ class DiskGuard:
         free_bytes: Callable[[Path], int] | None = None,
         size_bytes: Callable[[Path], int] | None = None,
         probe: Callable[[Path], None] | None = None,
+        pending: Callable[[], int] = lambda: 0,
         on_out_of_service: Callable[[], None] = lambda: None,
     ) -> None:
         self._replicas = replicas
@@ -125,6 +129,8 @@ class DiskGuard:
         self._ask_free = free_bytes or free_bytes_of
         self._ask_size = size_bytes or size_bytes_of
         self._probe = probe or take_a_write
+        self._pending = pending
+        self._owed = self._owed_looks = 0
         self._on_out_of_service = on_out_of_service
         self._low = False
         self._alarm: int | None = None
@@ -218,6 +224,11 @@ class DiskGuard:
 
     async def look(self) -> None:
         """Look once: take replicas out that must not continue, and back in those that may."""
+        if self._hangs():
+            # Until it answers, no group takes a turn: none would learn that another node leads.
+            text = f"the disk has not answered a write for {_HUNG_LOOKS * _LOOK_S:.0f} s"
+            await self._withdraw(Outage(OutageReason.STORAGE_FAILED, text))
+            return
         await self._measure()
         while self._withdrawn_soon:
             await self._replicas[self._withdrawn_soon.pop()].withdraw()
@@ -255,12 +266,23 @@ class DiskGuard:
                 extra={"free_bytes": self.free_bytes, "min_free_bytes": self._min_free_bytes},
             )
 
+    def _hangs(self) -> bool:
+        """Return whether the disk has just owed the same write for too many looks.
+
+        Looks count, not seconds: a process that was stopped for a while must not blame its disk.
+        """
+        pending = self._pending()
+        self._owed_looks = self._owed_looks + 1 if pending == self._owed else 0
+        self._owed = pending
+        return bool(pending) and self._owed_looks == _HUNG_LOOKS
+
     async def _withdraw(self, outage: Outage) -> None:
-        for shard, replica in enumerate(self._replicas):
-            if shard in self._resting:
-                continue
+        resting = self._resting
+        going = [shard for shard in range(len(self._replicas)) if shard not in resting]
+        for shard in going:
             self._take_out(shard, outage)
-            await replica.withdraw()
+        # Together: each ends its leadership at once, and then waits for the disk.
+        await asyncio.gather(*(self._replicas[shard].withdraw() for shard in going))
 
     @property
     def _resting(self) -> list[int]:

@@ -34,12 +34,14 @@ class OpenStorage:
         databases: By shard.
         shards: Each shard's rows and log, in front of its database.
         syncer: Waits until the disk has a write; None when nobody waits.
+        pending: Returns the number of the log's write that the disk has not answered; 0 for none.
     """
 
     directory: DataDirectory
     databases: Sequence[RocksShard]
     shards: Sequence[Shard]
     syncer: Syncer | None
+    pending: Callable[[], int]
 
 
 def open_storage(base: NodeBase, *, on_failed: Callable[[int, BaseException], None]) -> OpenStorage:
@@ -84,7 +86,11 @@ def open_storage(base: NodeBase, *, on_failed: Callable[[int, BaseException], No
         storage.start()
     base.stack.callback(storage.stop)
     return OpenStorage(
-        directory=directory, databases=databases, shards=storage.shards, syncer=syncer
+        directory=directory,
+        databases=databases,
+        shards=storage.shards,
+        syncer=syncer,
+        pending=storage.pending,
     )
 
 

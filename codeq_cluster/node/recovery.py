@@ -70,6 +70,7 @@ class Recovery:
             min_free_bytes=settings.store.min_free_bytes,
             transfer_all=drain.transfer_all,
             fatal=stop_at_once,
+            pending=storage.pending,
             on_out_of_service=replicas.waiters.all,
         )
         register_disk_guard(base.metrics, self.disk_guard)

@@ -127,6 +127,10 @@ class NodeStorage:
         )
         self.shards = self._spiller.shards
 
+    def pending(self) -> int:
+        """Return the number of the log's write that the disk has not answered; 0 for none."""
+        return self._writer.pending
+
     def kill(self) -> None:
         """Stop all writes, as if the process had ended; the caller stops the executor."""
         self._writer.stop()

@@ -107,6 +107,11 @@ class WalWriter:
         """Return the number of the last job that was begun."""
         return self._wal.seq
 
+    @property
+    def pending(self) -> int:
+        """Return the number of the job that is under way; 0 for none."""
+        return self.completed + 1 if self._works else 0
+
     def kept(self, shard: int, after: int) -> list[Write]:
         """Return a shard's writes on disk after a job; blocks."""
         return self._wal.kept(shard, after)

@@ -25,12 +25,15 @@ class Store:
     def __init__(self, story: list[str], name: str) -> None:
         self.refuse: BaseException | None = None
         self.meanwhile: Callable[[], None] = lambda: None
+        self.idle = asyncio.Event()
+        self.idle.set()
         self._story = story
         self._name = name
 
     async def withdraw(self) -> None:
-        """Record it."""
+        """Record it, and wait for the disk."""
         self._story.append(f"{self._name} out")
+        await self.idle.wait()
 
     async def reopen(self) -> None:
         """Record it, or raise the test's error."""
@@ -49,6 +52,7 @@ class Stage:
         self.stores = [Store(self.story, "0"), Store(self.story, "1")]
         self.free = 1000 * MIB
         self.takes_writes = True
+        self.pending = 0
         self.meanwhile: Callable[[], object] = lambda: None
         self.told: list[int] = []
         self.fatal: list[BaseException] = []
@@ -61,6 +65,7 @@ class Stage:
             free_bytes=lambda _path: self._ask(),
             size_bytes=lambda _path: 4000 * MIB,
             probe=lambda _path: self._probe(),
+            pending=lambda: self.pending,
             on_out_of_service=self._tell,
         )
 
@@ -137,6 +142,38 @@ async def test_a_failed_write_takes_all_out() -> None:
 
     assert ["0 back", "1 back"] == await stage.later()
     assert {} == stage.reasons()
+
+
+async def test_a_disk_that_does_not_answer_takes_all_out() -> None:
+    """The other nodes lead by then; each of many slow writes is no reason."""
+    stage = Stage()
+    for stage.pending in range(1, 30):
+        assert [] == await stage.later()
+    for _ in range(9):
+        assert [] == await stage.later()
+    stage.stores[0].idle.clear()
+
+    looking = asyncio.ensure_future(stage.later())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert ["0 out", "1 out"] == stage.story
+    assert {0: OutageReason.STORAGE_FAILED, 1: OutageReason.STORAGE_FAILED} == stage.reasons()
+    assert "the disk has not answered a write for 5 s" == stage.disk_guard.out[1].text
+    assert "storage failed" == stage.disk_guard.out[1].public
+    stage.pending = 0
+    stage.stores[0].idle.set()
+    await looking
+    assert ["0 back", "1 back"] == await stage.later()
+
+
+async def test_a_node_that_writes_nothing_blames_no_disk() -> None:
+    """However long it is idle."""
+    stage = Stage()
+    for _ in range(30):
+        assert [] == await stage.later()
+    stage.pending = 1
+
+    assert [] == await stage.later()
 
 
 async def test_a_full_disk_is_tried_for_ever() -> None:

@@ -92,6 +92,23 @@ def test_a_sync_that_fails_fails_every_write_that_waited_for_it() -> None:
     assert node.write(1, (b"log/1", b"c")) is None
 
 
+def test_a_write_that_the_disk_has_not_answered_is_pending() -> None:
+    """Each has a number of its own, and none is left once it is answered."""
+    node = SimNode()
+    node.start()
+    assert 0 == node.storage.pending()
+    seen = set()
+    for number in range(3):
+        node.flush_s = 10.0
+        node.begin(number % 2, (b"log/%d" % number, b"row"))
+        node.run(1.0)
+        seen.add(node.storage.pending())
+        node.run(10.0)
+        assert 0 == node.storage.pending()
+
+    assert 3 == len(seen - {0})
+
+
 def test_failures_in_a_row_lose_nothing_that_was_acknowledged_between_and_after() -> None:
     """Each failure leaves a segment of its own; recovery after a power cut reads across them."""
     for seed in range(10):
