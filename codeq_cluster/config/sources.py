@@ -174,7 +174,9 @@ def _parse(path: Path) -> Mapping[str, object]:
         else:
             document = yaml.load(content, _StrictLoader)  # noqa: S506 - it is a SafeLoader
     except (yaml.YAMLError, ValueError, TypeError) as error:  # The 13th month is a ValueError.
-        raise ConfigInvalid(f"config={path}: {_reason(error)}; must be valid YAML or TOML") from error
+        raise ConfigInvalid(
+            f"config={path}: {_reason(error)}; must be valid YAML or TOML"
+        ) from error
     if document is None:
         return {}
     if not isinstance(document, dict):
