@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
@@ -53,7 +55,9 @@ class Background:
         Raises:
             ConnectionGone: It is closed, or another process's.
         """
-        if self.ours:  # A thread of the parent may have had the lock at the fork.
+        # A thread of the parent may have had the lock at the fork, and as the interpreter ends, the
+        # loop's thread stands still: a module's iterator that is dropped then would wait for ever.
+        if self.ours and not sys.is_finalizing():
             with self._lock:
                 if not self._is_closed:
                     return asyncio.run_coroutine_threadsafe(call, self._loop)
@@ -77,6 +81,14 @@ class Background:
             # A signal ends the wait; without the cancel the call would go on with nobody waiting.
             future.cancel()
             raise
+
+    def finish(self, call: Coroutine[Any, Any, None]) -> None:
+        """Run the last call of something that is dropped, in whatever thread the collector runs."""
+        with suppress(ConnectionGone):
+            if threading.current_thread() is self._thread:
+                self.start(call)  # The loop that is to run it cannot wait for it.
+            else:
+                self.run(call)
 
     def close(self) -> None:
         """End the calls under way, the connections and the thread; another process's stays."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from codeq_cluster.client.background import Background, ConnectionGone
+from codeq_cluster.client.background import Background
 from codeq_cluster.client.client import Client
 from codeq_cluster.client.connection import Connection
 from codeq_cluster.client.groups import GroupRecord, OpenGroup
@@ -81,8 +80,7 @@ def _yielding(
             while True:
                 yield self._wait(_next(found))
         finally:
-            with suppress(ConnectionGone):
-                self._wait(found.aclose())
+            self._background.finish(found.aclose())
 
     functools.update_wrapper(call, method)
     return call

@@ -1,7 +1,8 @@
-"""Background: clients without a loop, when another thread closes them and after a fork."""
+"""Background: clients without a loop, when another thread closes them, after a fork, at the end."""
 
 from __future__ import annotations
 
+import gc
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import pytest
 
 from codeq_cluster.client import Client, ConnectionGone, SyncClient
+from codeq_cluster.testing.broker import LocalBroker
 
 _WITHIN_S = 20
 
@@ -33,6 +35,15 @@ else:
         print(error, flush=True)
         client.close()
         os._exit(0)
+"""
+
+_FOLLOWS = """
+import sys
+from codeq_cluster.client import Client, SyncClient
+
+client = SyncClient(Client([sys.argv[1]], token=sys.argv[2]))
+feed = client.events(after=sys.argv[3])
+print(next(feed).kind, flush=True)
 """
 
 
@@ -73,3 +84,46 @@ def test_a_forked_process_is_told_to_make_a_client_of_its_own() -> None:
         "0",
         "the parent goes on",
     ] == forked.stdout.splitlines()
+
+
+def test_a_program_may_end_with_its_events_open(broker: LocalBroker) -> None:
+    """Its iterator is dropped after the loop's thread, whose answer would never come."""
+    with broker.sync_client() as client:
+        after = client.events_cursor()
+        client.create("followed", {})
+    ended = subprocess.run(
+        [sys.executable, "-c", _FOLLOWS, broker.url, broker.token, after],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    assert ("ready\n", "") == (ended.stdout, ended.stderr)
+
+
+def test_the_collector_may_drop_events_in_any_thread(broker: LocalBroker) -> None:
+    """In the loop's own thread nothing waits for the loop, so that other calls go on."""
+    client = broker.sync_client()
+    after = client.events_cursor()
+    client.create("collected", {})
+    feed = client.events(after=after)
+    next(feed)
+    cycle: list[object] = [feed]
+    cycle.append(cycle)
+    del feed, cycle
+
+    async def collect() -> None:
+        gc.collect()
+
+    def call() -> None:
+        client._wait(collect())
+        made.append(client.create("collected", {}).command)
+
+    made: list[str] = []
+    calling = threading.Thread(target=call, daemon=True)
+    calling.start()
+    calling.join(_WITHIN_S)
+
+    assert ["collected"] == made
+    client.close()
