@@ -183,15 +183,11 @@ class Client(Groups, Graphs, Events):
                 except (Refused, Unreachable) as error:
                     if not outcomes and isinstance(error, Refused) and 400 <= error.status < 500:
                         raise
-                    code, retryable = "unreachable", True
-                    if isinstance(error, Refused):
-                        code, retryable = error.code, error.retryable
-                    outcomes += [NotCreated(task, str(error), code, retryable) for task in items]
-                else:
-                    outcomes += [
-                        each.task or NotCreated(task, each.error, each.code, each.retryable)
-                        for task, each in zip(items, made, strict=True)
-                    ]
+                    made = [_not_made(error)] * len(items)
+                outcomes += [
+                    each.task or NotCreated(task, each.error, each.code, each.retryable)
+                    for task, each in zip(items, made, strict=True)
+                ]
         return outcomes
 
     async def task(self, task_id: str) -> TaskRecord:
@@ -332,9 +328,11 @@ class Client(Groups, Graphs, Events):
                 break
             await asyncio.sleep(pause)
             failures += 1
-            for n, each in zip(
-                passing, await self._batch([bodies[n] for n in passing]), strict=True
-            ):
+            try:
+                again = await self._batch([bodies[n] for n in passing])
+            except (Refused, Unreachable):
+                break  # The others are created, and each of these has its own reason.
+            for n, each in zip(passing, again, strict=True):
                 made[n] = each
         return made
 
@@ -348,12 +346,22 @@ class Client(Groups, Graphs, Events):
             if error.status != 413 and error.code != "batch-too-large":
                 raise
             if len(bodies) == 1:
-                return [_Item(error=str(error), code=error.code, retryable=error.retryable)]
+                return [_not_made(error)]
             half = len(bodies) // 2
-            return [*await self._batch(bodies[:half]), *await self._batch(bodies[half:])]
+            made = await self._batch(bodies[:half])
+            try:
+                return [*made, *await self._batch(bodies[half:])]
+            except (Refused, Unreachable) as later:
+                return [*made, *[_not_made(later)] * (len(bodies) - half)]
         if len(answer.results) != len(bodies):
             raise Refused(f"{request.path}: the answer has another length", status=200)
         return answer.results
+
+
+def _not_made(error: Refused | Unreachable) -> _Item:
+    if isinstance(error, Unreachable):
+        return _Item(error=str(error), code="unreachable", retryable=True)
+    return _Item(error=str(error), code=error.code, retryable=error.retryable)
 
 
 def _keyed(task: NewTask) -> NewTask:

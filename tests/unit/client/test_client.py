@@ -315,3 +315,47 @@ async def test_a_task_of_several_that_cannot_be_taken_now_is_sent_again() -> Non
 
     assert [_TASK] * 3 == outcomes
     assert [asked[0], [asked[0][1]]] == asked
+
+
+@pytest.mark.parametrize("then", [(503, "no-leader"), (401, "unauthorized")])
+async def test_those_of_several_that_are_created_stay_so(then: tuple[int, str]) -> None:
+    """Whatever becomes of the request that sends the others again."""
+    asked: list[int] = []
+    status, code = then
+
+    async def handler(request: Any) -> Any:
+        tasks = (await request.json())["tasks"]
+        asked.append(len(tasks))
+        if len(asked) > 1:
+            return web.json_response({"error": "not now", "code": code}, status=status)
+        results = [{"task": msgspec.to_builtins(_TASK)} for _ in tasks]
+        results[1] = {"error": "who knows", "code": "outcome-unknown", "retryable": True}
+        return web.json_response({"results": results})
+
+    options: Any = {"token": "t", "discover": False, "deadline_s": 1.0}
+    async with serve(handler) as url, Client([url], **options) as client:
+        outcomes = await client.create_many([NewTask("c", n) for n in range(3)])
+
+    assert [3, 1] == asked[:2]
+    assert [TaskRecord, NotCreated, TaskRecord] == [type(each) for each in outcomes]
+    assert isinstance(outcomes[1], NotCreated)
+    assert ("who knows", "outcome-unknown") == (outcomes[1].error, outcomes[1].code)
+
+
+async def test_the_first_half_of_too_many_stays_created() -> None:
+    """If the request with the second half is refused."""
+
+    async def handler(request: Any) -> Any:
+        tasks = (await request.json())["tasks"]
+        if len(tasks) > 1:
+            return web.json_response({"error": "many", "code": "batch-too-large"}, status=400)
+        if tasks[0]["payload"] == 1:
+            return web.json_response({"error": "too many", "code": "over"}, status=429)
+        return web.json_response({"results": [{"task": msgspec.to_builtins(_TASK)}]})
+
+    async with serve(handler) as url, Client([url], token="t", discover=False) as client:
+        made, refused = await client.create_many([NewTask("c", n) for n in range(2)])
+
+    assert _TASK == made
+    assert isinstance(refused, NotCreated)
+    assert ("too many", "over", False) == (refused.error, refused.code, refused.retryable)
