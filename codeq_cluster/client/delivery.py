@@ -41,8 +41,6 @@ _LEVELS: Final = {
     Ending.FAILED: logging.ERROR,
     Ending.DEAD: logging.ERROR,
 }
-# The result, or a task that follows it, is not allowed; the next worker's may be.
-_UNTAKEN: Final = frozenset({400, 403, 413})
 # There is nothing that could be held, or not by this token, or not yet.
 _UNHELD: Final = frozenset({"nothing-to-hold", "event-type-not-allowed", TOO_EARLY})
 
@@ -138,7 +136,7 @@ class ClaimedDelivery:
                 return await self._report(replace(outcome, reason=reason, hold=""))
             if isinstance(outcome, Rejects) and error.code == TOO_EARLY:
                 return await self._report(GivenBack(outcome.reason))
-            if isinstance(outcome, Completed | Failed) and error.status in _UNTAKEN:
+            if isinstance(outcome, Completed | Failed) and _is_untaken(error):
                 self._raised = error.with_traceback(None)
                 return await self._report(GivenBack(f"the result was refused: {error}"))
             return self._unreported(error)
@@ -203,6 +201,16 @@ class ClaimedDelivery:
             failure=failure,
             error=self._raised,
         )
+
+
+def _is_untaken(error: Refused) -> bool:
+    """Return whether a result, or a task that follows it, is refused; the next one may not be."""
+    return (
+        400 <= error.status < 500
+        and error.status != 401
+        and error.code not in NO_LONGER_OURS
+        and not may_succeed(error)
+    )
 
 
 def _note(span: Span, ended: Ended) -> None:

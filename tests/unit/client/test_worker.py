@@ -230,10 +230,11 @@ async def test_a_result_that_is_no_json_is_tried_again(result: object) -> None:
     assert "no JSON" in peer.heard[0][1]["reason"]
 
 
-async def test_a_result_the_broker_refuses_becomes_the_reason() -> None:
+@pytest.mark.parametrize("status", [409, 413, 422, 429])
+async def test_a_result_the_broker_refuses_becomes_the_reason(status: int) -> None:
     """The result is not resent for ever, and the task need not wait for its lease's end."""
     peer = _Peer(_task())
-    peer.refusals["result"] = [(413, {"error": "result exceeds 9 bytes"})]
+    peer.refusals["result"] = [(status, {"error": "result exceeds 9 bytes"})]
 
     async def handler(_: Task) -> object:
         return "long"
