@@ -255,12 +255,10 @@ class HandlerCall:
             result = handled.result()
         except asyncio.CancelledError:
             return GivenBack("the handler was cancelled")
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001, what is raised is its author's
             if (step := _parked_at(error)) is not None:
                 return Waits(step)
-            if isinstance(error, Exception):
-                return self._handler.raised(error)
-            raise
+            return self._handler.raised(error if isinstance(error, Exception) else told(error))
         if steps.unasked:
             log.warning(
                 "task %s %s has recorded steps that its function did not ask for: %s",

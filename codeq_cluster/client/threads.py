@@ -74,17 +74,17 @@ class Threads:
             future.set_running_or_notify_cancel()
             try:
                 future.set_result(call())
-            except (StopIteration, SystemExit) as error:
+            except StopIteration as error:
                 future.set_exception(told(error))
             except BaseException as error:  # noqa: BLE001, it is the caller's
                 future.set_exception(error)
 
 
-def told(error: StopIteration | SystemExit) -> RuntimeError:
+def told(error: BaseException) -> RuntimeError:
     """Return an exception that says what a handler raised, and that a future and a loop take.
 
-    A coroutine that awaits StopIteration would end as if it had returned, and SystemExit would end
-    the worker, which leaves the task leased.
+    A coroutine that awaits StopIteration would end as if it had returned, and what is no Exception
+    would end the worker, which leaves the task leased.
     """
     raised = RuntimeError(f"the handler raised {error!r}")
     raised.__cause__ = error

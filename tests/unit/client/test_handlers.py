@@ -58,6 +58,10 @@ class TooFast(RateLimited):
     """A subclass of it."""
 
 
+class _GaveUp(BaseException):
+    """Raised by a library whose time is over."""
+
+
 class _Callable:
     """A callable object as a handler."""
 
@@ -266,14 +270,23 @@ async def test_a_text_that_json_does_not_take_is_sent_all_the_same(
     assert (state, error) == (record.state, record.error or record.history[0].error)
 
 
-@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(
+    ("raised", "is_async"),
+    [
+        (SystemExit, True),
+        (SystemExit, False),
+        (_GaveUp, True),
+        (_GaveUp, False),
+        (KeyboardInterrupt, False),  # In a coroutine it is the user's own, of the whole program.
+    ],
+)
 async def test_a_handler_that_exits_gives_its_task_back(
-    broker: LocalBroker, *, is_async: bool
+    broker: LocalBroker, raised: type[BaseException], *, is_async: bool
 ) -> None:
     """A library that gives up does not end the worker, which would leave the task leased."""
 
     def handler(_: Task[int]) -> None:
-        raise SystemExit("no such device")
+        raise raised("no such device")
 
     async def as_coroutine(task: Task[int]) -> None:
         handler(task)
@@ -281,7 +294,7 @@ async def test_a_handler_that_exits_gives_its_task_back(
     _, ended = await _handled(broker, "exiting", as_coroutine if is_async else handler)
 
     assert Ending.RETURNED is ended.ending
-    assert "RuntimeError: the handler raised SystemExit('no such device')" == ended.note
+    assert f"RuntimeError: the handler raised {raised('no such device')!r}" == ended.note
 
 
 async def test_each_command_has_its_handler_and_the_rest_may_have_one(tmp_path: Path) -> None:
