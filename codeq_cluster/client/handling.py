@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from operator import index
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 from msgspec import Raw, UnsetType
@@ -14,7 +15,7 @@ from msgspec import Raw, UnsetType
 from codeq_cluster.client.codecs import JSON, Codec
 from codeq_cluster.client.producing import Duration, NewTask
 from codeq_cluster.client.records import CancelRecord, InputRecord, TaskRecord
-from codeq_cluster.client.saying import CHECKPOINT_BYTES_MAX, Said, cut
+from codeq_cluster.client.saying import CHECKPOINT_BYTES_MAX, COUNT_MAX, Said, cut
 from codeq_cluster.client.steps import StepLog, wait_of
 from codeq_cluster.errors import CodeqError
 
@@ -190,11 +191,15 @@ class Task(Generic[P]):
         and may be called as often as you like, from any thread. A note is cut at 1 KiB.
 
         Raises:
-            ValueError: A number is negative.
+            ValueError: A number is negative, or above 253,402,300,799,999.
+            TypeError: One is not whole.
         """
-        if done < 0 or total < 0:
-            raise ValueError(f"progress({done}, {total}): must not be negative")
-        self._said.say("progress", {"done": done, "total": total, "note": cut(note)})
+        counted = {"done": index(done), "total": index(total)}  # As of NumPy's integers, too.
+        if not all(0 <= each <= COUNT_MAX for each in counted.values()):
+            raise ValueError(
+                f"progress({done}, {total}): must not be negative, nor above {COUNT_MAX}"
+            )
+        self._said.say("progress", {**counted, "note": cut(note)})
 
     def log(self, text: str) -> None:
         """Add a line to the task's log, which the broker keeps with the task: its last 200 lines.
@@ -204,7 +209,7 @@ class Task(Generic[P]):
         than 200 lines wait to be sent, the oldest are left out, and a line says how many. A text of
         several lines is as many. A line is cut at 1 KiB.
         """
-        self._said.log(text)
+        self._said.log(str(text))
 
     def save(self, checkpoint: object) -> None:
         """Leave something to the next delivery, in place of what was left before.

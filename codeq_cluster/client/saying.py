@@ -10,6 +10,7 @@ from typing import Final
 from codeq_cluster.client.records import CancelRecord
 
 CHECKPOINT_BYTES_MAX: Final = 65536
+COUNT_MAX: Final = 253_402_300_799_999  # Of progress, as brokers have it.
 LINE_BYTES_MAX: Final = 1024  # Of a line of the log, and of the note of progress.
 LINES_A_REPORT_MAX: Final = 20
 LINES_KEPT_MAX: Final = 200  # As the broker does: earlier ones would be gone at once.

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -400,11 +401,15 @@ async def test_a_handler_gets_what_the_last_delivery_has_left() -> None:
         found.append(
             replace(task, record=structs.replace(task.record, checkpoint=UNSET)).checkpoint
         )
-        for bad in (None, "x" * 65_535):
+        for left in (None, "x" * 65_535):
             with pytest.raises(ValueError, match="save"):
-                task.save(bad)
-        with pytest.raises(ValueError, match="negative"):
-            task.progress(-1)
+                task.save(left)
+        for bad in (-1, 2**48):
+            with pytest.raises(ValueError, match="negative"):
+                task.progress(bad)
+        for odd in (0.5, Fraction(1, 2)):
+            with pytest.raises(TypeError):
+                task.progress(odd)  # type: ignore[arg-type]
 
     async with broker.working(handler, lease_s=60) as ended:
         pass
@@ -412,3 +417,30 @@ async def test_a_handler_gets_what_the_last_delivery_has_left() -> None:
     assert [{"line": 7}, None] == found
     assert [Ending.COMPLETED] == [each.ending for each in ended]
     assert [] == broker.said
+
+
+class _Whole:
+    """A whole number of another library's, such as NumPy's."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+async def test_what_a_handler_says_may_be_of_other_types() -> None:
+    """A number that counts is one, and a line is what its value shows: the worker goes on."""
+    broker = _Broker("a")
+    go_on = asyncio.Event()
+
+    async def handler(task: Task) -> int:
+        task.progress(_Whole(), 9)  # type: ignore[arg-type]
+        task.log(ValueError("odd"))  # type: ignore[arg-type]
+        await go_on.wait()
+        return 1
+
+    async with broker.working(handler, lease_s=60) as ended:
+        await broker.told.wait()
+        go_on.set()
+
+    said = {name: value for _, name, value in broker.said}
+    assert {"progress": {"done": 7, "total": 9, "note": ""}, "log": ["odd"]} == said
+    assert [Ending.COMPLETED] == [each.ending for each in ended]
