@@ -142,8 +142,7 @@ def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
             left -= len(gone)
             if len(gone) < durable_of(before).rows:
                 rest = counted(durable_of(before), gone)
-                after = replace(_with(before, rest), retain_until_ms=view.now_ms)
-                change = replace(change, after=after)  # noqa: PLW2901
+                change = replace(change, after=_going(before, rest, view.now_ms))  # noqa: PLW2901
             all_ += [change, *gone]
         elif change.payload is not None:
             gone = [*map(_none, _steps(view, before)), *map(_none, _lines(view, before))]
@@ -204,6 +203,12 @@ def _durable(task: Task) -> Durable | None:
 
 def _with(task: Task, durable: Durable) -> Task:
     return replace(task, more=replace(task.more or More(), durable=durable))
+
+
+def _going(task: Task, rest: Durable, now_ms: int) -> Task:
+    """Return a deleted task that stays until its rows are gone; its group keeps it no longer."""
+    more = replace(task.more or More(), durable=rest, member=None)
+    return replace(task, more=more, retain_until_ms=now_ms)
 
 
 def _goes_on(

@@ -25,6 +25,7 @@ from codeq_cluster.core.durable import (
     Step,
 )
 from codeq_cluster.core.faults import task_fault
+from codeq_cluster.core.groups import CreateGroup
 from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.lane import FlowRule, PerKey, SetFlow
 from codeq_cluster.core.new_task import CreateKeyed, CreateUnique
@@ -259,6 +260,22 @@ def test_rows_go_with_their_task_some_at_a_time() -> None:
     shard.wait(1)
     assert shard.view.task("t") is None
     assert [] == [*_rows(shard), *_rows(shard, ItemKind.STEP)]
+
+
+def test_a_deleted_member_goes_although_its_group_goes_on() -> None:
+    """An open group keeps its ended members, but none that somebody has deleted."""
+    shard = Shard()
+    tasks = (replace(create(), id="", tenant=""),)
+    shard.ask(CreateGroup(tenant="acme", id="g", digest="", tasks=tasks))
+    [name] = shard.claim()
+    for number in range(CLEARED_MAX + 1):
+        shard.ask(record(str(number), id=name))
+    shard.ask(replace(DONE, id=name))
+    shard.ask(Delete(request="d", tenant="acme", ids=(name,), by="ops"))
+    shard.wait(1)
+
+    assert shard.view.task(name) is None
+    assert [] == _rows(shard, ItemKind.STEP)
 
 
 def test_a_task_of_another_tenant_does_not_exist() -> None:
