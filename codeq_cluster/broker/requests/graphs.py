@@ -20,6 +20,7 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core import task_ids
 from codeq_cluster.core.dependencies import (
     EDGES_MAX,
+    WALKED_BYTES_MAX,
     CreateDependent,
     CreateGraph,
     Dependencies,
@@ -119,17 +120,15 @@ class Graphs:
             known = await self._known(caller, shard, chain.from_iterable(each.of for each in nodes))
         if isinstance(known, Rejected):
             return known
+        of = _needs([node.of for node in nodes], ids, known)
         operation = CreateGraph(
             tenant=caller.tenant,
             shard=shard,
             key=key_id,
             digest=digest,
             nodes=tuple(
-                Node(
-                    replace(node.create, id=task_id, tenant=caller.tenant),
-                    tuple(_need(each, ids, known) for each in node.of),
-                )
-                for task_id, node in zip(ids, nodes, strict=True)
+                Node(replace(node.create, id=task_id, tenant=caller.tenant), needs)
+                for task_id, node, needs in zip(ids, nodes, of, strict=True)
             ),
         )
         outcome = await on_its_shard(
@@ -176,9 +175,10 @@ class Graphs:
             known = await self._known(caller, shard, asked.of)
         if isinstance(known, Rejected):
             return known
-        node = Node(create, tuple(_need(each, (), known) for each in asked.of))
+        [needs] = _needs([asked.of], (), known)
+        dependent = CreateDependent(Node(create, needs))
         outcome = await on_its_shard(
-            self._shards, shard, CreateDependent(node), Created, deadline=caller.deadline
+            self._shards, shard, dependent, Created, deadline=caller.deadline
         )
         if isinstance(outcome, Rejected):
             return outcome
@@ -271,8 +271,21 @@ class Graphs:
         return ended_of(task, None if record is None else records.decode_result(record))
 
 
-def _need(asked: Asked, ids: Sequence[str], known: Mapping[str, Ended | None]) -> Need:
-    if asked.position is not None:
-        return Need(parent=ids[asked.position], name=asked.name, terms=asked.terms)
-    ended = known.get(asked.name)
-    return Need(parent=asked.name, name=asked.name, terms=asked.terms, ended=ended)
+def _needs(
+    of: Iterable[Sequence[Asked]], ids: Sequence[str], known: Mapping[str, Ended | None]
+) -> list[tuple[Need, ...]]:
+    """Return what each task waits for, with the ends that are known and fit an entry.
+
+    Every task asks for its parents, so their shards tell it of the other ends.
+    """
+    bytes_left = WALKED_BYTES_MAX
+    found: list[tuple[Need, ...]] = []
+    for all_asked in of:
+        needs: list[Need] = []
+        for asked in all_asked:
+            parent = asked.name if asked.position is None else ids[asked.position]
+            ended = None if bytes_left <= 0 else known.get(parent)
+            bytes_left -= 0 if ended is None else ended.size
+            needs.append(Need(parent=parent, name=asked.name, terms=asked.terms, ended=ended))
+        found.append(tuple(needs))
+    return found

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from codeq_cluster.core.dependencies import graph_key, graph_shard
 from codeq_cluster.core.sharding import shard_of
 from tests.integration.http.client import Answer, Client, eventually
 from tests.integration.http.nodes import three_nodes
@@ -194,6 +195,28 @@ async def test_a_graph_of_tasks_with_keys_goes_on_over_their_shards(
 
     assert made == done
     assert made == await _graph(world, *nodes, idempotencyKey=name)
+
+
+async def test_many_tasks_of_a_graph_may_wait_for_one_large_result(world: World, name: str) -> None:
+    """The result of a task of another shard comes to all of them, some of them later."""
+    parent = (await _post(world, "tasks", {"command": name, "payload": 1})).json["id"]
+    assert await _claim(world, name) is not None
+    text = "x" * 60_000
+    body = {"status": "COMPLETED", "result": {"text": text}}
+    assert 200 == (await world.client.post(f"tasks/{parent}/result", body, token=WORKER)).status
+    keys = (f"{name}-{number}" for number in range(100))
+    key = next(
+        each for each in keys if graph_shard("acme", graph_key(each), 2) != shard_of(parent, 2)
+    )
+    command = f"{name}.after"
+    nodes = [{"command": command, "payload": 1, "dependsOn": [parent]} for _ in range(60)]
+    made = await _graph(world, *nodes, idempotencyKey=key)
+    for each in made:
+        await _state(world, each, "PENDING_LIST")
+    handed = [await _claim(world, command) for _ in made]
+
+    inputs = [each["inputs"] for each in handed if each is not None]
+    assert [{"text": text}] * 60 == [each[parent]["result"] for each in inputs]
 
 
 async def test_a_repeated_graph_of_a_key_makes_no_other(world: World, name: str) -> None:
