@@ -16,7 +16,7 @@ from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.ports import Clock
 from codeq_cluster.broker.values import ShardStatus
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
-from codeq_cluster.node import huge_pages
+from codeq_cluster.node import descriptors, huge_pages
 from codeq_cluster.node.artifact_files import open_artifacts
 from codeq_cluster.node.base import NodeBase
 from codeq_cluster.node.features import log_features
@@ -198,7 +198,7 @@ async def run(settings: NodeSettings, *, ready: Callable[[], None] | None = None
         settings: The node's settings.
         ready: Called once the node serves; some shards may not have a leader yet.
     """
-    node = Node(settings)
+    node = Node(descriptors.leave_files(settings))
     await node.start()
     # Objects made at start-up live as long as the node, so the collector need not check them again.
     # It also checks the rest less often, because most of it is freed without the collector.

@@ -144,8 +144,8 @@ class LimitSettings:
     connections_max: int = key(
         10_000,
         whole(1, 1_000_000),
-        "HTTP connections of one node; an address gets at most half, except those in "
-        "`proxies.trusted`",
+        "HTTP connections of one node, at most half of the files that its process may open; an "
+        "address gets at most half, except those in `proxies.trusted`",
     )
     # A proxy or gateway has many users behind one address, so a proxy should be trusted.
     unauthenticated_bytes_max: int = key(
