@@ -7,7 +7,7 @@ import logging
 
 import uvloop
 
-from codeq_cluster.cli.local.serve import until_signal
+from codeq_cluster.cli.local.serve import hold_signals, until_signal
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.sources import add_sources, loaded
 
@@ -25,6 +25,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _run(options: argparse.Namespace) -> Exit:
     found = loaded(options)
     settings = found.settings
+    hold_signals()
     # Import late: a node's imports take longer than the refusal of a wrong configuration.
     from codeq_cluster.node.compose import run  # noqa: PLC0415
     from codeq_cluster.telemetry import set_up_logs  # noqa: PLC0415

@@ -11,6 +11,15 @@ from contextlib import contextmanager
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def hold_signals() -> None:
+    """Keep the signals that ask for a stop until `until_signal` hears them.
+
+    The kernel drops those that the first process of a container does not handle yet: without this,
+    a stop while it starts would be forgotten.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+
+
 async def until_signal(work: Coroutine[object, object, None], *, stdin: bool = False) -> None:
     """Await `work`; the first SIGINT, SIGTERM or SIGHUP cancels it, which counts as a clean end.
 
@@ -59,6 +68,7 @@ def _heard(stop: Callable[[], None], *, stdin: bool = False) -> Iterator[None]:
 
     for number in _STOPPING:
         loop.add_signal_handler(number, first)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     if stdin:
         loop.add_reader(0, closed)
     try:
