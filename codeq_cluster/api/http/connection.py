@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _LINGER_S = 2.0  # An unread body is drained for this long, so that its sender reads the answer.
 _READ_BYTES = 2**16  # Limit of received bytes that wait for their turn; beyond it, reading pauses.
+_CHUNKS_REST_S = 0.01  # For other work, between so many chunks of a body as go on at once.
 _NEVER_S = 10 * 365 * 86_400.0
 _NO_LINGER = struct.pack("ii", 1, 0)
 _REFUSED = b"\0"  # aiohttp refuses it anywhere in a head, with 400 and the end of the connection.
@@ -215,7 +216,8 @@ class HttpConnection(web.RequestHandler):
 
     def _give(self, data: bytes) -> None:
         """Give aiohttp the next request, and keep what follows it."""
-        if self._force_close:
+        # Nobody reads the rest of a body whose request has been answered.
+        if self._force_close or (self._ends.in_chunks and not self._ends.asked):
             return
         end = self._ends.follow(data)
         if self._ends.too_long:
@@ -231,6 +233,8 @@ class HttpConnection(web.RequestHandler):
             self._fail_malformed_body()
         if end < len(data) and not self._ends.refused:
             self._keep_unread(data[end:])
+            if self._ends.in_chunks:
+                self._loop.call_later(_CHUNKS_REST_S, self._read_on)
         if not self._ends.in_head:
             self._head_arrived()
             return

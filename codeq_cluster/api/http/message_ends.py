@@ -23,6 +23,11 @@ _FRAMING = re.compile(
 _FRAMED = re.compile(rb"\r\n(?:content-length|transfer-encoding):", re.IGNORECASE)
 _CHUNK = re.compile(rb"0{1,15}(\r\n\r\n)|(0{0,7}[1-9A-Fa-f][0-9A-Fa-f]{0,7})\r\n")
 _CHUNK_BYTES = 15 + 4  # Of a chunk without its data.
+# At once before a head: one that begins with more is refused. RFC 9112 §2.2 asks for one.
+_EMPTY_LINES_MAX = 8
+# Each chunk costs as much as a kilobyte of a large one: this many take five milliseconds.
+CHUNKS_AT_ONCE = 4096
+_UNFOLLOWED_AT_ONCE = 2**14  # Bytes; they may be as many chunks.
 
 
 class MessageEnds:
@@ -36,7 +41,7 @@ class MessageEnds:
         too_long: A head had more than `HEAD_BYTES_MAX`.
     """
 
-    __slots__ = ("_due", "_held", "asked", "in_chunks", "reached", "refused", "too_long")
+    __slots__ = ("_chunks", "_due", "_held", "asked", "in_chunks", "reached", "refused", "too_long")
 
     def __init__(self) -> None:
         self.asked = False
@@ -46,6 +51,7 @@ class MessageEnds:
         self.too_long = False
         self._due: int | None = 0  # Bytes of a body yet to come; None if they are unknown.
         self._held = b""  # A part of a head, or of a chunk's size.
+        self._chunks = 0  # Among the bytes that are followed at once.
 
     @property
     def unknown(self) -> bool:
@@ -65,13 +71,16 @@ class MessageEnds:
     def follow(self, data: bytes) -> int:
         """Return how many of these bytes go to aiohttp now.
 
-        They end with the asked request, or before a refused head. aiohttp drops what follows a
-        request to upgrade in the same call, and forgets good requests if a bad one follows them.
+        They end with the asked request, before a refused head, or after `CHUNKS_AT_ONCE` chunks,
+        and other work is due before the next ones. aiohttp drops what follows a request to upgrade
+        in the same call, and forgets good requests if a bad one follows them.
         """
         known = len(self._held)
         data, self._held = self._held + data, b""
-        at = 0
-        while at < len(data) and self._due is not None:
+        at = self._chunks = 0
+        if self._due is None and not self.refused:
+            at = min(len(data), _UNFOLLOWED_AT_ONCE)
+        while at < len(data) and self._due is not None and self._chunks < CHUNKS_AT_ONCE:
             if self._due:
                 taken = min(self._due, len(data) - at)
                 self._due -= taken
@@ -83,10 +92,11 @@ class MessageEnds:
             else:
                 at = self._after_head(data, at)
         self.reached = self._due == 0 and not self._held and not self.in_chunks
-        return max(0, (at if self.refused else len(data)) - known)
+        return max(0, at - known)
 
     def _after_head(self, data: bytes, at: int) -> int:
-        while data.startswith(b"\r\n", at):
+        until = at + 2 * _EMPTY_LINES_MAX
+        while at < until and data.startswith(b"\r\n", at):
             at += 2
         end = data.find(_EMPTY_LINE, at, at + HEAD_BYTES_MAX)
         if end < 0:
@@ -113,7 +123,8 @@ class MessageEnds:
             # Trailers and extensions are not followed. aiohttp would even add the last trailer to
             # the headers of the next request.
             self._hold(data[at:], bytes_max=_CHUNK_BYTES)
-            return len(data)
+            return len(data) if self._held else min(len(data), at + _UNFOLLOWED_AT_ONCE)
+        self._chunks += 1
         self.in_chunks = chunk[1] is None
         self._due = int(chunk[2], 16) + 2 if self.in_chunks else 0
         return chunk.end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -50,12 +50,14 @@ class Outcome:
     Attributes:
         closed: Whether the server closes it, once the rest of a refused body is drained.
         whole: How many requests were read without the library.
+        taken: How many packets the server read.
     """
 
     seen: tuple[Seen, ...]
     answers: bytes
     closed: bool
     whole: int
+    taken: int = field(compare=False)
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -208,9 +210,11 @@ class Connections:
         wire.protocol = protocol = connect()
         protocol.connection_made(wire)
         await self._settled(wire)
+        taken = 0
         for packet, awaited in packets:
             if wire.closed or wire.paused:
                 break
+            taken += 1
             protocol.data_received(packet)
             if awaited or wire.paused:
                 await self._settled(wire)
@@ -222,7 +226,8 @@ class Connections:
         closed = wire.closed
         wire.close()
         await self._settled(wire)
-        return Outcome(tuple(self._seen), _comparable(bytes(wire.sent)), closed, self._whole)
+        answers = _comparable(bytes(wire.sent))
+        return Outcome(tuple(self._seen), answers, closed, self._whole, taken)
 
     async def _settled(self, wire: Wire) -> None:
         """Let the server go on until it waits for the client."""
