@@ -33,6 +33,7 @@ _FORBIDDEN: Final = 403
 _CANCELLED: Final = frozenset({"CANCELLING", "CANCELLED"})  # Of a group.
 _UTC: Final = "UTC"
 _STALE: Final = "stale-revision"
+_CONFLICT: Final = "idempotency-conflict"
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,8 @@ class CodeqScheduleSource(ScheduleSource):
     async def startup(self) -> None:
         """Make the set of the cluster's schedules exactly those of the labels.
 
+        A `time` that was deleted, or waits as another release had it, is left alone.
+
         Raises:
             Refused: A schedule is impossible, or the token has not the scope.
             ValueError: A schedule cannot be one of the cluster.
@@ -86,11 +89,17 @@ class CodeqScheduleSource(ScheduleSource):
             return
         now = datetime.now(UTC)
         for each in named:
-            # One that is over has fired, if a worker had started before it.
-            if each.time is None or _instant(each.time) <= now:
+            if each.time is None:
+                await self._cancel_time(each.schedule_id)
                 continue
-            if not await self._add_time(each, each.time):
-                log.info("the time of %s was deleted, and stays so", each.schedule_id)
+            # One that is over has fired, if a worker had started before it.
+            if _instant(each.time) <= now:
+                continue
+            try:
+                await self._add_time(each, each.time)
+            except ValueError as error:
+                # Whatever a release changes, its workers start.
+                log.warning("a time of a label is left alone: %s", error)
 
     async def get_schedules(self) -> list[ScheduledTask]:
         """Return the schedules of this source, and the times that have not come yet."""
@@ -116,27 +125,21 @@ class CodeqScheduleSource(ScheduleSource):
         """Add a schedule, or change the one of its id; once it returned, the cluster fires it.
 
         Raises:
-            Refused: The schedule is impossible, or its `time` is another one than before.
+            Refused: The schedule is impossible.
             ValueError: It has several triggers, an offset that is no time zone, or a `time` and an
-                id of which one was deleted.
+                id that had another one, or of which one was deleted.
         """
         if schedule.time is None:
             link = self._link
             await link.answer(link.operator.put_schedule(self._schedule(schedule)))
             await self._cancel_time(schedule.schedule_id)
-        elif not await self._add_time(schedule, schedule.time):
-            raise ValueError(f"schedule {schedule.schedule_id} was deleted: use another id")
+        else:
+            await self._add_time(schedule, schedule.time)
+            await self._delete(schedule.schedule_id, had_time=True)
 
     async def delete_schedule(self, schedule_id: str) -> None:
         """Delete a schedule, if it exists; what it has sent already runs on."""
-        link = self._link
-        had_time = await self._cancel_time(schedule_id)
-        try:
-            await link.answer(link.operator.delete_schedule(_known(schedule_id)))
-        except Refused as error:
-            # Most ids of a `time` have no schedule, and those need no admin's token.
-            if not had_time or error.status not in {NOT_FOUND, _FORBIDDEN}:
-                raise
+        await self._delete(schedule_id, had_time=await self._cancel_time(schedule_id))
 
     def pre_send(self, task: ScheduledTask) -> None:  # noqa: ARG002 - taskiq's own hook
         """Keep a scheduler of taskiq from sending what the cluster sends.
@@ -150,8 +153,22 @@ class CodeqScheduleSource(ScheduleSource):
     def _link(self) -> Link:
         return lasting(self._target)
 
-    async def _add_time(self, schedule: ScheduledTask, time: datetime) -> bool:
-        """Add a schedule of a `time`; False if one of its id was deleted, whose group is kept."""
+    async def _delete(self, schedule_id: str, *, had_time: bool) -> None:
+        """Delete the cron or interval of an id, if there is one."""
+        link = self._link
+        try:
+            await link.answer(link.operator.delete_schedule(_known(schedule_id)))
+        except Refused as error:
+            # Most ids of a `time` have no schedule, and those need no admin's token.
+            if not had_time or error.status != _FORBIDDEN:
+                raise
+
+    async def _add_time(self, schedule: ScheduledTask, time: datetime) -> None:
+        """Add a schedule of a `time`, unless it is there.
+
+        Raises:
+            ValueError: One of its id is another one, or was deleted: its group is kept.
+        """
         _check(schedule)
         link, task = self._link, self._broker.template(self._message(schedule))
         body = {
@@ -163,7 +180,17 @@ class CodeqScheduleSource(ScheduleSource):
             "tags": _TAGS,
         }
         group = {"id": _group(schedule.schedule_id), "tasks": [body], "seal": True}
-        return (await link.answer(link.client.begin_group(group))).status not in _CANCELLED
+        try:
+            stands = await link.answer(link.client.begin_group(group))
+        except Refused as error:
+            if error.code != _CONFLICT:
+                raise
+            raise ValueError(
+                f"schedule {schedule.schedule_id} has or had another time or message: delete it, "
+                "and use another id"
+            ) from error
+        if stands.status in _CANCELLED:
+            raise ValueError(f"schedule {schedule.schedule_id} was deleted: use another id")
 
     async def _cancel_time(self, schedule_id: str) -> bool:
         """Cancel the `time` of an id if it has not come; return whether there is or was one."""

@@ -150,6 +150,60 @@ async def test_an_id_that_becomes_a_cron_has_no_time_and_is_deleted_whole(
     assert [] == await known()
 
 
+async def test_an_id_that_becomes_a_time_is_no_cron_any_more(
+    broker: LocalBroker, url: str
+) -> None:
+    """Also an interval; a time of an id that has another one is refused, and that one stays."""
+    source = CodeqScheduleSource(CodeqBroker(url, queue_name="ts-moves"))
+    at = broker.now + timedelta(hours=1)
+    for n, when in enumerate([{"cron": "0 3 * * *"}, {"interval": 60}]):
+        await source.add_schedule(scheduled(schedule_id=f"moves-{n}", **when))
+        await source.add_schedule(scheduled(schedule_id=f"moves-{n}", time=at))
+    moved = scheduled(schedule_id="moves-0", time=at + timedelta(hours=1))
+    other = scheduled(schedule_id="moves-0", time=at).model_copy(update={"args": [2]})
+    for each in moved, other:
+        with pytest.raises(ValueError, match="another time or message: .* use another id"):
+            await source.add_schedule(each)
+    found = [each for each in await source.get_schedules() if each.schedule_id[:5] == "moves"]
+    for each in found:
+        await source.delete_schedule(each.schedule_id)
+
+    assert {("moves-0", None, None, at), ("moves-1", None, None, at)} == {
+        (each.schedule_id, each.cron, each.interval, each.time) for each in found
+    }
+    assert 2 == len(found)
+
+
+async def test_a_release_that_changes_a_label_with_a_time_starts(
+    broker: LocalBroker, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its time stays as it was, with a warning; one that becomes a cron is sent no more."""
+    at = broker.now + timedelta(hours=1)
+
+    def release(schedule: dict[str, Any], **labels: Any) -> CodeqBroker:
+        queues = CodeqBroker(url, queue_name="ts-releases")
+        queues.is_worker_process = True
+        CodeqScheduleSource(queues, owner="ts-releases")
+        queues.register_task(lambda: None, task_name="once", schedule=[schedule], **labels)
+        return queues
+
+    for schedule, labels in (
+        ({"time": at}, {}),
+        ({"time": at}, {"retry_on_error": True}),
+        ({"time": at + timedelta(hours=1)}, {}),
+    ):
+        await release(schedule, **labels).startup()
+    waited = tasks_of(broker, "ts-releases")
+    await release({"cron": "0 4 * * *"}).startup()
+    ended = tasks_of(broker, "ts-releases")
+    with broker.sync_operator() as operator:
+        operator.apply_schedules("ts-releases", [])
+
+    assert [(State.DELAYED, at)] == [(task.state, task.run_at) for task in waited]
+    assert [State.FAILED] == [task.state for task in ended]
+    assert 2 == caplog.text.count("a time of a label is left alone: schedule once:0 has or had")
+
+
 async def test_schedules_are_listed_as_they_were_added(url: str) -> None:
     """Also those that another process has added; an id is changed by adding it again."""
     source = CodeqScheduleSource(CodeqBroker(url, queue_name="ts-listed"))
