@@ -23,6 +23,7 @@ T = TypeVar("T")
 QUEUE: Final = "celery:results"
 
 _FIRST_LOOK_S: Final = 0.02  # Then twice as long each time, up to the caller's interval.
+_SHOWN_CHARS: Final = 4_000  # Of a failure, and of its traceback, that are too large to be stored.
 _AHEAD_MAX: Final = 100  # Values that are read with one that is asked for.
 _UNLOCK: Final = "celery.chord_unlock"
 _PARTS: Final = "codeq_parts"  # Where the request of such a task has its `_Parts`.
@@ -103,7 +104,7 @@ class Results(KeyValueStoreBackend):
 
         Raises:
             EncodeError: The broker could never take it, such as a larger one than a payload may
-                be; the Celery task then fails.
+                be; the Celery task then fails with it.
         """
         try:
             # The bound is only for a writer that dies before its cancel.
@@ -113,6 +114,27 @@ class Results(KeyValueStoreBackend):
             if is_unfit(error):
                 raise EncodeError(f"the result has {len(value)} bytes: {error}") from error
             raise
+
+    def _store_result(  # noqa: PLR0917 - Celery's signature
+        self,
+        task_id: str,
+        result: Any,
+        state: str,
+        traceback: str | None = None,
+        request: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Store a state; of a failure that is too large its beginning, so that nobody waits."""
+        try:
+            return super()._store_result(task_id, result, state, traceback, request, **options)
+        except EncodeError as error:
+            if state not in states.EXCEPTION_STATES:
+                raise
+            shown = EncodeError(f"{error}; it begins: {str(result)[:_SHOWN_CHARS]}")
+            kept = self.encode_result(shown, state)
+            frames = None if traceback is None else str(traceback)[:_SHOWN_CHARS]
+            # Without the request, whose arguments `result_extended` stores too.
+            return super()._store_result(task_id, kept, state, frames, **options)
 
     def delete(self, key: str) -> None:
         """Forget a value."""

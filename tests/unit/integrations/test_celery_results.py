@@ -41,6 +41,10 @@ def app(broker: LocalBroker) -> Iterator[Celery]:
     def fails(text: str) -> None:
         raise LookupError(text)
 
+    @app.task(name="fails-large", shared=False)
+    def fails_large(size: int) -> None:
+        raise LookupError("x" * size)
+
     @app.task(name="reports", bind=True, shared=False)
     def reports(self: Any, times: int) -> int:
         for n in range(times):
@@ -84,6 +88,17 @@ def test_a_failure_is_raised_with_its_traceback(app: Celery) -> None:
     with pytest.raises(LookupError, match="nothing there"):
         sent.get(timeout=WITHIN_S)
     assert "raise LookupError(text)" in sent.traceback
+
+
+@pytest.mark.parametrize("size", [600_000, 2_000_000])
+def test_a_failure_that_is_too_large_is_heard_of(app: Celery, size: int) -> None:
+    """Its text is in the exception and again in the traceback; nobody waits for it for ever."""
+    sent = _apply(app, "fails-large", size)
+
+    with pytest.raises(EncodeError, match="it begins: .*LookupError.*xxx"):
+        sent.get(timeout=WITHIN_S)
+    assert states.FAILURE == sent.state
+    assert "in fails_large" in sent.traceback
 
 
 def test_a_task_that_expired_before_a_worker_had_it_is_revoked(app: Celery) -> None:
