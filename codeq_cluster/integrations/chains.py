@@ -89,13 +89,14 @@ class Chain:
         self._queue = queue
         self._name = f"{framework}-{hashlib.sha256(name.encode()).hexdigest()[:40]}"
 
-    async def say(self, message: bytes, *, write: str, if_heard: bool = False) -> None:
-        """Add a message, a JSON object; once it returned, all listeners will get it.
+    async def say(self, message: bytes, *, write: str, if_heard: bool = False) -> bool:
+        """Add a message, a JSON object; once it returned True, all listeners will get it.
 
         Args:
             message: With a name or more, none of them `write`, `silent` or `closed`.
             write: Identifies it, over its repetitions.
-            if_heard: Say nothing if there is no listener, or if it has closed the chain.
+            if_heard: Say nothing, and return False, if nobody has listened or spoken for days, or
+                if the listener has closed the chain.
 
         Raises:
             Unreachable: Others were always first; it was not said.
@@ -104,15 +105,15 @@ class Chain:
         for _ in range(_ATTEMPTS_MAX):
             last = await self._last()
             if if_heard and not (last and last.live):
-                return
+                return False
             last = last or await self._begun(self._today())
             if last.write == write:
                 await self._end(last.day, last.number - 1)
-                return
+                return True
             if last.day < self._today():
                 await self._append(last, _said(closed=True))
             elif await self._append(last, payload):
-                return
+                return True
         raise Unreachable(f"{_ATTEMPTS_MAX} others spoke first")
 
     async def open(self) -> Entry:

@@ -160,6 +160,10 @@ class Channel(virtual.Channel):
             self._inplace_augment_message(message, exchange, routing_key)
             self._speaker.say(payload_of(message))
             return None
+        if exchange and not self._is_routed(exchange, routing_key):
+            self._inplace_augment_message(message, exchange, routing_key)
+            self._put_elsewhere(message, exchange, routing_key)
+            return None
         return super().basic_publish(message, exchange, routing_key, **options)
 
     def basic_consume(
@@ -276,12 +280,41 @@ class Channel(virtual.Channel):
         found: list[str] = super()._lookup(exchange, routing_key, default)
         return found
 
+    def _is_routed(self, exchange: str, routing_key: str) -> bool:
+        """Return whether this connection has declared where a message goes."""
+        known = exchange in self.state.exchanges
+        return (known and self.typeof(exchange).type == "fanout") or bool(
+            self._lookup(exchange, routing_key)
+        )
+
+    def _put_elsewhere(self, message: dict[str, Any], exchange: str, routing_key: str) -> None:
+        """Send a message that only other connections may have declared a queue for.
+
+        Celery publishes to its `Broadcast` queues without their declaration.
+
+        Raises:
+            BrokerRefused: A task would be lost, or nobody has declared the exchange.
+        """
+        known = exchange in self.state.exchanges
+        if known and "task" not in message["headers"]:
+            return  # It is for whoever is bound, as with every broker.
+        if known or not self._say(exchange, message, if_heard=True):
+            raise BrokerRefused(
+                f"exchange {exchange!r}: no queue is bound to it for the key {routing_key!r} on "
+                "this connection, and other connections' bindings are not known: name the queue, "
+                "as queue=… of apply_async and task_routes, or declare it with the message"
+            )
+
     def _put_fanout(self, exchange: str, message: dict[str, Any], *_: Any, **__: Any) -> None:
         self._say(exchange, message)
 
-    def _say(self, name: str, message: dict[str, Any], *, if_heard: bool = False) -> None:
+    def _say(self, name: str, message: dict[str, Any], *, if_heard: bool = False) -> bool:
+        """Tell all who listen to a name; return False if nobody is told."""
         chain, write = Chain(self._link.client, name, queue=QUEUE), message["properties"][KEY]
-        self.connection.ask(chain.say(payload_of(message), write=write, if_heard=if_heard))
+        heard: bool = self.connection.ask(
+            chain.say(payload_of(message), write=write, if_heard=if_heard)
+        )
+        return heard
 
     def _queue_bind(self, *_: Any) -> None:
         """Do nothing: a queue that nobody consumes from hears nothing."""

@@ -16,9 +16,11 @@ from celery import Celery, states
 from celery.contrib.testing.worker import start_worker
 from celery.exceptions import TaskRevokedError
 from kombu import Connection, Consumer, Exchange, Queue
+from kombu.common import Broadcast
 
 from codeq_cluster.client import Client, Unreachable
 from codeq_cluster.integrations.celery.broadcasts import QUEUE
+from codeq_cluster.integrations.celery.channel import BrokerRefused
 from codeq_cluster.integrations.chains import Chain, today
 from codeq_cluster.testing.broker import TOKEN, LocalBroker
 
@@ -64,6 +66,35 @@ async def _heard(chain: Chain, place: Any, count: int, *, wait_s: float = 30) ->
         if record is not None:
             numbers.append(json.loads(record.payload)["number"])
     return numbers
+
+
+def test_a_task_for_a_broadcast_queue_reaches_each_worker_from_a_producer_that_has_none(
+    url: str,
+) -> None:
+    """Celery sends it without a declaration; before anybody listens it is refused, not lost."""
+    producer = Celery("tells", broker=url, set_as_current=False)
+    producer.conf.task_queues = [Queue("tells"), Broadcast("everywhere")]
+    producer.conf.task_routes = {"tell": {"queue": "everywhere"}}
+    with pytest.raises(BrokerRefused, match="exchange 'everywhere': no queue is bound"):
+        producer.send_task("tell", (0,))
+    heard: list[list[Any]] = [[], []]
+
+    def hear(to: list[Any]) -> Callable[[Any], None]:
+        return lambda message: to.append(message.decode()[0])
+
+    with Connection(url) as one, Connection(url) as other:
+        consumers = [
+            Consumer(each, [Broadcast("everywhere")], on_message=hear(to), accept=["json"])
+            for each, to in zip((one, other), heard, strict=True)
+        ]
+        for each in consumers:
+            each.consume()
+        producer.send_task("tell", (1,))
+        for each, to in zip((one, other), heard, strict=True):
+            while not to:
+                each.drain_events(timeout=WITHIN_S)
+
+    assert [[[1]], [[1]]] == heard
 
 
 def test_each_consumer_hears_what_is_said_from_its_begin_on(

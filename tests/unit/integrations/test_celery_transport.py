@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 from kombu import Connection, Consumer, Exchange, Queue
 from kombu.exceptions import ChannelError
 
@@ -293,6 +294,25 @@ def test_exchanges_route_as_they_were_declared(connection: Connection) -> None:
         producer.publish("c", exchange=topic, routing_key="log.x.y")
 
     assert {"a", "c"} == set(_received(connection, one, two, count=2, act=_ack))
+
+
+def test_a_task_that_no_queue_is_bound_for_is_refused(url: str) -> None:
+    """Not lost: the bindings of its worker's connection are not known to that of its producer."""
+    app = Celery("unbound", broker=url, set_as_current=False)
+    media = Exchange("media", type="topic")
+    app.conf.task_queues = [Queue("unbound"), Queue("video", media, routing_key="video.#")]
+    app.conf.task_default_queue = "unbound"
+    sent = {"exchange": "media", "routing_key": "video.cut"}
+    for given in sent, {"exchange": "C.dq2", "routing_key": "worker@host"}:
+        with pytest.raises(BrokerRefused, match="no queue is bound to it for the key"):
+            app.send_task("cut", **given)
+    app.send_task("cut", queue="video", routing_key="video.cut")
+    with pytest.raises(BrokerRefused, match="name the queue"):
+        app.send_task("cut", exchange="media", routing_key="image.cut")
+    with app.connection_for_read() as connection:
+        got = _received(connection, app.amqp.queues["video"], count=1, act=_ack)
+
+    assert 1 == len(got)
 
 
 def test_queues_are_counted_and_purged(connection: Connection) -> None:

@@ -150,9 +150,7 @@ async def test_an_id_that_becomes_a_cron_has_no_time_and_is_deleted_whole(
     assert [] == await known()
 
 
-async def test_an_id_that_becomes_a_time_is_no_cron_any_more(
-    broker: LocalBroker, url: str
-) -> None:
+async def test_an_id_that_becomes_a_time_is_no_cron_any_more(broker: LocalBroker, url: str) -> None:
     """Also an interval; a time of an id that has another one is refused, and that one stays."""
     source = CodeqScheduleSource(CodeqBroker(url, queue_name="ts-moves"))
     at = broker.now + timedelta(hours=1)
@@ -162,7 +160,7 @@ async def test_an_id_that_becomes_a_time_is_no_cron_any_more(
     moved = scheduled(schedule_id="moves-0", time=at + timedelta(hours=1))
     other = scheduled(schedule_id="moves-0", time=at).model_copy(update={"args": [2]})
     for each in moved, other:
-        with pytest.raises(ValueError, match="another time or message: .* use another id"):
+        with pytest.raises(ValueError, match=r"another time or message: .* use another id"):
             await source.add_schedule(each)
     found = [each for each in await source.get_schedules() if each.schedule_id[:5] == "moves"]
     for each in found:
