@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
 from codeq_cluster.client.nodes import Nodes
 from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
 from codeq_cluster.client.retrying import is_harmless, may_succeed, pause_s
+from codeq_cluster.client.tokens import described
 from codeq_cluster.client.transport import Request, ServerAnswer, Transport, foreign, trust
 from codeq_cluster.errors import ConfigInvalid
 
@@ -100,14 +101,16 @@ class Connection:
                 the system.
 
         Raises:
-            ConfigInvalid: There is no URL, one is not http or https, or the file holds no
-                certificate.
+            ConfigInvalid: There is no URL, one is not http or https, the token has a control
+                character, or the file holds no certificate.
         """
         if not urls:
             raise ConfigInvalid("urls: give at least one base URL of a node")
         for url in urls:
-            if not url.startswith(("http://", "https://")):
+            if not _names_a_node(url):
                 raise ConfigInvalid(f"urls={url!r}: must be http://HOST:PORT or https://…")
+        if not token.isprintable():
+            raise ConfigInvalid(f"token: {described(token)}; it must have no end of a line")
         secure = ca_file is not None or any(url.startswith("https://") for url in urls)
         self._nodes = Nodes(urls)
         self._transport = Transport(token=token, trust=trust(ca_file) if secure else None)
@@ -255,6 +258,15 @@ class Connection:
                 await asyncio.sleep(_LEARN_AGAIN_S)
             else:
                 await asyncio.sleep(_LEARN_EVERY_S)
+
+
+def _names_a_node(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        named = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # Its port is none.
+        return False
+    return named and url.startswith(("http://", "https://"))
 
 
 def part(name: str) -> str:

@@ -291,12 +291,21 @@ async def test_idle_connections_are_used_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("urls", "text"), [([], "at least one base URL"), (["localhost:8080"], "http://HOST:PORT")]
+    ("urls", "token", "text"),
+    [
+        ([], "t", "at least one base URL"),
+        (["localhost:8080"], "t", "http://HOST:PORT"),
+        (["http://localhost:99999"], "t", "http://HOST:PORT"),
+        (["http://localhost:0"], "t", "http://HOST:PORT"),
+        (["http://:8080"], "t", "http://HOST:PORT"),
+        (["http://[::1"], "t", "http://HOST:PORT"),
+        (["http://localhost:8080"], "of-a-file\n", "has 10 characters and is no JWT; it must have"),
+    ],
 )
-def test_urls_that_cannot_be_asked_are_refused(urls: list[str], text: str) -> None:
+def test_what_cannot_be_asked_with_is_refused(urls: list[str], token: str, text: str) -> None:
     """The error says what is allowed, before anything is sent."""
     with pytest.raises(ConfigInvalid, match=text):
-        Connection(urls, token="t")
+        Connection(urls, token=token)
 
 
 async def test_documents_of_operators_are_as_they_are() -> None:
