@@ -37,14 +37,14 @@ def given_json(flag: str, text: str) -> Raw:
     Raises:
         UsageRefused: It is no JSON.
     """
-    text = sys.stdin.read() if text == "-" else text
     try:
+        text = sys.stdin.read() if text == "-" else text
         json.loads(text)
-    except ValueError as error:
+        return Raw(text.encode())
+    except (ValueError, RecursionError) as error:
         raise UsageRefused(
             f'{flag}: must be JSON text, quoted for the shell as \'{{"name":"world"}}\': {error}'
         ) from error
-    return Raw(text.encode())
 
 
 def runs(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], Exit]) -> None:

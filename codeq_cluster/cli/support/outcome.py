@@ -76,6 +76,8 @@ def report(error: BaseException) -> Exit | None:
             code, line = Exit.USAGE, str(error)
         case CodeqError():
             code, line = Exit.ERROR, str(error)
+        case UnicodeEncodeError():
+            code, line = Exit.USAGE, f"an argument, or what it would print, is no text: {error}"
         case OSError() if error.errno == errno.EADDRINUSE:
             code, line = Exit.ERROR, f"a port is taken: {error.strerror or error}; name another"
         case OSError():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from codeq_cluster.cli.support.asking import Verbs, asks
-from codeq_cluster.cli.support.flags import number
+from codeq_cluster.cli.support.flags import given_json, number
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note, show
 from codeq_cluster.cli.support.times import add_times, given_instant
@@ -144,7 +143,7 @@ def _schedule(options: argparse.Namespace) -> Mapping[str, Any]:
     late = {"policy": options.missed, "windowSeconds": options.missed_window}
     task = {
         "command": options.task_command,
-        "payload": _payload(options.payload),
+        "payload": (None if options.payload is None else given_json("--payload", options.payload)),
         "priority": options.priority,
     }
     flags = {
@@ -177,20 +176,10 @@ def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None and value != {}}
 
 
-def _payload(text: str | None) -> Raw | None:
-    if text is None:
-        return None
-    try:
-        json.loads(text)
-    except ValueError as error:
-        raise UsageRefused(f"--payload: must be JSON text: {error}") from error
-    return Raw(text.encode())  # Unparsed, so that numbers keep every digit.
-
-
 def _read(file: str, kind: type[T], words: str) -> T:
     """Return a file's JSON, whose values stay unparsed, so that numbers keep every digit."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
         return msgspec.json.decode(text, type=kind)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageRefused(f"--file {file}: {error}; must be {words}") from error

@@ -134,7 +134,7 @@ def _policy(options: argparse.Namespace) -> dict[str, object]:
     try:
         text = sys.stdin.read() if options.policy == "-" else Path(options.policy).read_text()
         policy = json.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageRefused(f"--policy {options.policy}: {error}; must be a JSON object") from error
     if not isinstance(policy, dict):
         raise UsageRefused(f"--policy {options.policy}: must be a JSON object")
