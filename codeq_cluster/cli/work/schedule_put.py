@@ -64,7 +64,7 @@ def add(verbs: Verbs) -> None:
     put.add_argument(
         "--command", dest="task_command", metavar="NAME", help="what the task of each run is to do"
     )
-    put.add_argument("--payload", metavar="JSON", help="its payload; default: {}")
+    put.add_argument("--payload", metavar="JSON", help="its payload, or - for stdin; default: {}")
     number(put, "--priority", "its priority, 0 to 9")
     add_overlap(put, otherwise="skip")
     put.add_argument(
