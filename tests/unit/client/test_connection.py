@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-from codeq_cluster.client import Client, Connection, Operator, Probe, Refused, Unreachable
+from codeq_cluster.client import Client, Connection, Leases, Operator, Probe, Refused, Unreachable
 from codeq_cluster.errors import ConfigInvalid
 from tests.harness.waiting import until
 from tests.unit.client.servers import serve
@@ -322,3 +325,35 @@ async def test_documents_of_operators_are_as_they_are() -> None:
 
     assert [{"command": "c", "ready": 2**70}] == queues
     assert ([{"id": "x", "newer": 1}], "next") == (page.rows, page.cursor)
+
+
+async def test_a_name_that_is_not_found_in_time_has_taken_no_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its server of names hangs: the next node is asked, without the wait of a claim before."""
+    found, over = socket.getaddrinfo, threading.Event()
+
+    def find(host: Any, *given: Any, **named: Any) -> Any:
+        if host == "hangs.test":
+            over.wait()
+        return found(host, *given, **named)
+
+    async def handler(request: web.Request) -> web.Response:
+        return web.json_response({"tasks": [_TASK]})
+
+    monkeypatch.setattr(socket, "getaddrinfo", find)
+    options: Any = {"token": "t", "timeout_s": 0.2, "discover": False}
+    try:
+        async with (
+            serve(handler) as url,
+            Leases(["http://hangs.test:1", url], **options) as leases,
+            Leases(["http://hangs.test:1"], deadline_s=0, **options) as nobody,
+            asyncio.timeout(10),
+        ):
+            [task] = await leases.claim(["c"], lease_s=60, wait_s=20)
+            with pytest.raises(Unreachable):
+                await nobody.claim(["c"], lease_s=60, wait_s=20)
+    finally:
+        over.set()
+
+    assert "x" == task.id
