@@ -199,7 +199,7 @@ class Client(Groups, Graphs, Events):
 
         Args:
             task_id: The id of the task.
-            timeout_s: How long to wait, rounded to whole seconds; 0 does not wait.
+            timeout_s: How long to wait, rounded to whole seconds; 0 does not wait, inf for ever.
 
         Raises:
             NotFinished: The task has not ended in that time.
@@ -207,8 +207,7 @@ class Client(Groups, Graphs, Events):
         until_s = time.monotonic() + timeout_s
         path = f"{BASE}/tasks/{part(task_id)}/result"
         while True:
-            left_s = max(0, ceil(until_s - time.monotonic()))
-            wait_s = min(left_s, _WAIT_S_MAX)
+            wait_s = ceil(min(max(0.0, until_s - time.monotonic()), _WAIT_S_MAX))
             request = Request(method="GET", path=f"{path}?waitSeconds={wait_s}", wait_s=wait_s)
             try:
                 ended = await self._call(request, _Ended)
