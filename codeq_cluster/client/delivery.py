@@ -147,7 +147,7 @@ class ClaimedDelivery:
         leases, task, within_s = self._leases, self._task, float(self._lease_s)
         if isinstance(outcome, Rejects) or (isinstance(outcome, GivenBack) and outcome.hold):
             within_s /= 2  # Else a nack, while the lease lasts.
-        if self.call.said.has_lines and isinstance(outcome, Completed | Failed):
+        if self.call.said.outlasts and isinstance(outcome, Completed | Failed):
             await self._keeper.flush(task, self.call.said)
         match outcome:
             case Completed(result, following):

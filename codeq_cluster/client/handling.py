@@ -188,7 +188,8 @@ class Task(Generic[P]):
         """Say how far the work is, in whatever unit; the task shows the last one said.
 
         It is reported within a second or so, together with what the worker's other handlers say,
-        and may be called as often as you like, from any thread. A note is cut at 1 KiB.
+        the last one before the task's end, and may be called as often as you like, from any thread.
+        A note is cut at 1 KiB.
 
         Raises:
             ValueError: A number is negative, or above 253,402,300,799,999.

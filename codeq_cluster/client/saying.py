@@ -33,6 +33,11 @@ class Said:
         self.cancel: CancelRecord | None = None
 
     @property
+    def outlasts(self) -> bool:
+        """Whether something is still to be reported that an ended task shows, too."""
+        return self.has_lines or "progress" in self._fields
+
+    @property
     def has_lines(self) -> bool:
         """Whether lines of the log are still to be reported."""
         return bool(self._lines)

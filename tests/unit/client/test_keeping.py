@@ -444,3 +444,21 @@ async def test_what_a_handler_says_may_be_of_other_types() -> None:
     said = {name: value for _, name, value in broker.said}
     assert {"progress": {"done": 7, "total": 9, "note": ""}, "log": ["odd"]} == said
     assert [Ending.COMPLETED] == [each.ending for each in ended]
+
+
+async def test_an_ended_task_shows_the_last_progress() -> None:
+    """Its end does not overtake what was said just before."""
+    broker = _Broker("a")
+
+    async def handler(task: Task) -> int:
+        task.progress(1, 10)
+        await broker.told.wait()  # The next report is a second later.
+        task.progress(10, 10)
+        return 1
+
+    async with broker.working(handler, lease_s=60) as ended:
+        pass
+
+    assert ("a", "progress", {"done": 10, "total": 10, "note": ""}) in broker.said
+    assert "result" == broker.calls[-1]
+    assert [Ending.COMPLETED] == [each.ending for each in ended]
