@@ -271,11 +271,15 @@ def schedule_shard(tenant: str, schedule_id: str, shards: int) -> int:
 
 def jitter_ms(schedule: Schedule, at_ms: int) -> int:
     """Return how much later an instant fires: the same on every leader and in every preview."""
-    span_ms = schedule.plan.jitter_s * 1000
-    if not span_ms:
+    return jitter_of(schedule.id, schedule.plan.jitter_s, at_ms)
+
+
+def jitter_of(schedule_id: str, jitter_s: int, at_ms: int) -> int:
+    """Return the same of a schedule with this id and this bound of its jitter, milliseconds."""
+    if not jitter_s:
         return 0
-    digest = blake2b(f"{schedule.id}/{at_ms}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest) % span_ms
+    digest = blake2b(f"{schedule_id}/{at_ms}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) % (jitter_s * 1000)
 
 
 class _Asked(Struct, frozen=True, array_like=True, kw_only=True):

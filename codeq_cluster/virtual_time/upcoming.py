@@ -12,7 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from codeq_cluster.core.gate import Gate
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.lane import Lane
 from codeq_cluster.core.limit import is_limits
+from codeq_cluster.core.schedules import jitter_of
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.unique import Holder
 
@@ -64,11 +65,18 @@ async def outlook(operator: Operator, views: Iterable[ShardView]) -> Outlook:
     async for row in rows(operator.schedules):
         made[row["id"]] = row["made"]
         if row["state"] == "active":
-            instants = (datetime.fromisoformat(each["at"]) for each in row["next"])
-            due += [Upcoming(at, "schedule", row["id"]) for at in instants]
+            due += [Upcoming(at, "schedule", row["id"]) for at in _firings(row)]
     for view in views:
         due += _goes_on(view)
     return Outlook(sorted(due), made)
+
+
+def _firings(row: Mapping[str, Any]) -> Iterator[datetime]:
+    """Yield when the next instants of a schedule fire, their jitter included."""
+    for each in row["next"]:
+        at = datetime.fromisoformat(each["at"])
+        at_ms = round(at.timestamp() * 1000)
+        yield at + timedelta(milliseconds=jitter_of(row["id"], row.get("jitterSeconds", 0), at_ms))
 
 
 def _goes_on(view: ShardView) -> Iterator[Upcoming]:

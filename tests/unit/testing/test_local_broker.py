@@ -266,6 +266,21 @@ def test_a_month_of_schedules_in_another_zone_passes_in_a_moment(tmp_path: Path)
     assert timedelta(days=14) <= began - march < timedelta(days=14, minutes=1)
 
 
+def test_each_instant_of_a_schedule_with_jitter_fires_when_it_is_due(tmp_path: Path) -> None:
+    """The clock stops there, although the next instant comes a day later."""
+    began = datetime(2027, 3, 1, tzinfo=UTC)
+    task = {"command": "report", "payload": {}}
+    plan = {"cron": "30 2 * * *", "overlap": "allow", "jitterSeconds": 3600, "task": task}
+    with LocalBroker(tmp_path, now=began) as broker:
+        with broker.sync_operator() as operator:
+            operator.put_schedule({"id": "nightly", **plan})
+        fired = broker.advance(days=3)
+
+    instants = [began + timedelta(days=day, hours=2, minutes=30) for day in range(3)]
+    after = [each.at - instant for each, instant in zip(fired, instants, strict=True)]
+    assert all(timedelta() <= each < timedelta(hours=1) for each in after)
+
+
 @pytest.mark.parametrize(
     "flow",
     [{"perKey": {"maxRunning": 1, "rate": _MINUTELY}}, {"rate": _MINUTELY}, {"limit": "api"}],
