@@ -29,7 +29,7 @@ from codeq_cluster.core.stored_item import Place, StoredItem
 
 STEPS_MAX = 1000  # Of one task, open ones included.
 STEP_BYTES_MAX = 65_536  # Of one step's value, and of one signal's payload.
-# Of one task: a signal may fill one half, so signals never keep a step from being recorded.
+# Of one task: signals may fill one half, so they never keep the steps from the other one.
 SIGNALS_BYTES_MAX = 2**20
 DURABLE_BYTES_MAX = 2 * SIGNALS_BYTES_MAX
 UNREAD_MAX = 100  # Signals of one task that nobody has waited for yet.

@@ -320,12 +320,24 @@ def _refused_signal(
         return Rejected(Rejection.TOO_MANY, "unreadSignals")
     if durable.signals >= SIGNALS_MAX:
         return Rejected(Rejection.TOO_MANY, "signals")
-    if durable.bytes + signal.size > SIGNALS_BYTES_MAX:
-        return Rejected(Rejection.TOO_MANY, "signalBytes")
+    over = _over_bytes(view, task, signal)
+    if over:
+        return Rejected(Rejection.TOO_MANY, over)
     bytes_max = rules.budget_of(task.tenant).bytes_max
     if bytes_max and view.usage(task.tenant).stored_bytes + signal.size > bytes_max:
         return Rejected(Rejection.BUDGET_EXCEEDED, "storedBytes")
     return None
+
+
+def _over_bytes(view: View, task: Task, signal: Signal) -> str:
+    """Return the name of the bound in bytes that a signal would exceed, or ""."""
+    durable = durable_of(task)
+    if durable.bytes + signal.size <= SIGNALS_BYTES_MAX:
+        return ""
+    if durable.bytes + signal.size > DURABLE_BYTES_MAX:
+        return "stepBytes"
+    unread = sum(row.size for row in _signals(view, task)) if durable.unread else 0
+    return "signalBytes" if unread + signal.size > SIGNALS_BYTES_MAX else ""
 
 
 def _gone(view: View, task: Task, most: int) -> list[ItemChange]:

@@ -315,6 +315,7 @@ async def park(call: Call) -> HttpAnswer[ParkedTask]:
         _TOO_MANY["unreadSignals"],
         _TOO_MANY["signals"],
         _TOO_MANY["signalBytes"],
+        _TOO_MANY["stepBytes"],
         TOO_EARLY,
     ),
 )

@@ -30,7 +30,14 @@ from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.lane import FlowRule, PerKey, SetFlow
 from codeq_cluster.core.new_task import CreateKeyed, CreateUnique
 from codeq_cluster.core.operations import Delete, Import, Requeue, Submit, UndoRequeue
-from codeq_cluster.core.outcomes import Created, Imported, Rejected, Rejection, StepStands
+from codeq_cluster.core.outcomes import (
+    Created,
+    Imported,
+    Rejected,
+    Rejection,
+    Signalled,
+    StepStands,
+)
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stepping import durable_of, steps_of
 from codeq_cluster.core.stored_item import ItemKind
@@ -105,6 +112,20 @@ def test_signals_never_keep_a_step_from_being_recorded() -> None:
     assert (15, 16) == (sent, recorded)
     assert size == sum(row.size for row in [*_rows(shard, ItemKind.STEP), *_rows(shard)])
     assert size <= BOUNDS_OF["stepBytes"][1]
+
+
+def test_steps_never_keep_a_signal_from_its_task_before_all_is_full() -> None:
+    """A task that has recorded more than signals may fill is still signalled."""
+    shard = begun()
+    for number in range(30):
+        shard.ask(record(str(number), FULL))
+    shard.ask(park(signal="go"))
+
+    assert Signalled() == shard.ask(send())
+    assert State.READY is shard.task().state
+    assert ["t"] == shard.claim()
+    assert Signalled() == shard.ask(send(1, payload=FULL))
+    assert (Rejection.TOO_MANY, "stepBytes") == refusal(shard.ask(send(2, payload=FULL)))
 
 
 def test_a_task_keeps_a_hundred_unread_signals_and_remembers_a_thousand() -> None:
