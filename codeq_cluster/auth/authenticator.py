@@ -191,7 +191,8 @@ class Authenticator:
         return identify(claims, tenant_fallback=self._settings.tenant_fallback), claims
 
     def _remember(self, header: str, access: Access, identity: Identity, claims: Claims) -> None:
-        if len(header) > _TOKEN_CHARS_MAX:
+        # With any spaces a single token would fill the cache, in thousands of spellings.
+        if len(header) > _TOKEN_CHARS_MAX or " ".join(header.split()) != header:
             return
         remembered = self._remembered[access]
         remembered.pop(header, None)

@@ -274,6 +274,22 @@ async def test_a_verified_token_is_forgotten_when_it_expires() -> None:
     assert auth.known(header, Access.PRODUCER) is None
 
 
+async def test_one_token_takes_one_place_whatever_spaces_its_header_has() -> None:
+    """Other callers' verdicts stay, and the caller is let in all the same."""
+    provider = AuthProviderSettings(kind="hs256", secret=SECRET, cache_seconds=3600)
+    auth = authenticator(producer=(PRODUCER, provider), cached_tokens_max=2)
+    await auth.authenticate("Bearer produce", Access.PRODUCER)
+    header = signed()
+    spelt = [header.replace(" ", space) for space in ("  ", "\t", " \t")] + [f" {header}"]
+
+    for each in (header, *spelt):
+        assert "s" == (await auth.authenticate(each, Access.PRODUCER)).subject
+
+    assert "s" == getattr(auth.known(header, Access.PRODUCER), "subject", None)
+    assert "p" == getattr(auth.known("Bearer produce", Access.PRODUCER), "subject", None)
+    assert [None] * 4 == [auth.known(each, Access.PRODUCER) for each in spelt]
+
+
 @pytest.mark.parametrize(
     "fields",
     [

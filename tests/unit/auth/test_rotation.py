@@ -61,7 +61,8 @@ async def test_a_withdrawn_key_opens_nothing_more_after_the_age_limit(issuer: Is
     """A token that was just verified and cached is refused too."""
     clock = Hours()
     auth = trusting(issuer, clock)
-    early, late = header(issuer, "old"), header(issuer, "old") + " "
+    early = header(issuer, "old")
+    late = early.replace("Bearer", "bearer")
     await auth.authenticate(early, Access.PRODUCER)
     issuer.publish("new")
     clock.passed_s = TTL_S - 1
