@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Context
 from functools import partial
@@ -28,7 +29,7 @@ from codeq_cluster.broker.engine.faults import alone
 from codeq_cluster.broker.requests.producer import new_id
 from codeq_cluster.codec import keyspace
 from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.core.items import Subscription
+from codeq_cluster.core.items import Mode, Subscription
 from codeq_cluster.core.sharding import home_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.fair_shares import FairShares
@@ -36,6 +37,7 @@ from codeq_cluster.webhooks.notification_queue import Notification, Notification
 from codeq_cluster.webhooks.subscriber_selection import (
     SubscriberGroup,
     Subscribers,
+    group_of,
     subscriber_groups,
 )
 
@@ -46,8 +48,10 @@ CLAIM_URL = "/v1/codeq/tasks/claim"
 GATHER_S = 0.02
 QUEUES_MAX = 10_000  # Queues that one round covers, a share a tenant.
 OWED_MAX = 10_000  # Notices that wait for an interval to end, a share a tenant.
-# Queues and subscriber groups in one pass of the loop, ~5 ms; the rest wait for the next one.
+# Queues and subscriber groups in one pass of the loop; the rest wait for the next one. A queue may
+# have a thousand subscriptions to look at, so a pass ends by the clock too, and others get as much.
 PASS_MAX = 256
+PASS_S = 0.005
 
 _Place = tuple[str, str]  # The tenant and the queue.
 _Debt = tuple[str, str, SubscriberGroup]
@@ -104,6 +108,7 @@ class Notices:
         self._owed_room = FairShares(OWED_MAX, name="the node's delayed notices")
         self._due: list[tuple[float, _Debt]] = []
         self._paying = EarliestTimer(self._pay)
+        self._resting = False  # More is due, and is paid after a pause.
 
     def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Follow the rows of an entry applied on any shard, after the catalogue has."""
@@ -172,8 +177,8 @@ class Notices:
 
     def _tell(self) -> None:
         self._gathering = None
-        left = PASS_MAX
-        while self._gathered and left > 0:
+        left, begun_s = PASS_MAX, time.perf_counter()
+        while self._gathered and left > 0 and time.perf_counter() - begun_s < PASS_S:
             tenant, queue = place = next(iter(self._gathered))
             del self._gathered[place]
             self._gathered_room.give_back(tenant)
@@ -184,18 +189,34 @@ class Notices:
                     with self._alone(tenant, queue):
                         self._tell_one(tenant, queue, group, members)
         if self._gathered:
-            self._gathering = asyncio.get_running_loop().call_soon(self._tell)
+            pause_s = time.perf_counter() - begun_s
+            self._gathering = asyncio.get_running_loop().call_later(pause_s, self._tell)
 
     # -- receivers --------------------------------------------------------------------------------
 
     def _parties(self, tenant: str, queue: str) -> dict[SubscriberGroup, list[Subscription]]:
         """Return a queue's subscriber groups; empty if it is empty or led at another node."""
-        home = self._home(tenant)
-        if not home.leads or (tenant, queue) not in self._available:
-            return {}
-        now_ms = home.now_ms
         found = self._catalogue.subscribers(tenant, queue)
-        return subscriber_groups(each for each in found if each.expires_ms > now_ms)
+        return subscriber_groups(self._heard(tenant, queue, found))
+
+    def _members(self, tenant: str, queue: str, group: SubscriberGroup) -> Sequence[Subscription]:
+        """Return the members that `_parties` has of one group, without making the others."""
+        found: Iterable[Subscription]
+        if group[0] is Mode.FANOUT:
+            one = self._catalogue.subscription(tenant, group[1])
+            found = () if one is None else (one,)
+        else:
+            every = self._catalogue.subscribers(tenant, queue)
+            found = [each for each in every if group_of(each) == group]
+        return subscriber_groups(self._heard(tenant, queue, found)).get(group, ())
+
+    def _heard(
+        self, tenant: str, queue: str, found: Iterable[Subscription]
+    ) -> Iterator[Subscription]:
+        home = self._home(tenant)
+        if home.leads and (tenant, queue) in self._available:
+            now_ms = home.now_ms
+            yield from (each for each in found if each.expires_ms > now_ms)
 
     def _tell_one(
         self, tenant: str, queue: str, group: SubscriberGroup, members: Sequence[Subscription]
@@ -213,7 +234,8 @@ class Notices:
             self._owed_room.take(tenant)
             self._owed.add(debt)
             heapq.heappush(self._due, (asyncio.get_running_loop().time() + wait_s, debt))
-            self._paying.at(self._due[0][0])
+            if not self._resting:
+                self._paying.at(self._due[0][0])
 
     def _wait_s(self, subscription: Subscription) -> float:
         told_s = self._told_s.get(subscription.id)
@@ -223,19 +245,20 @@ class Notices:
         return max(0.0, again_s - asyncio.get_running_loop().time())
 
     def _pay(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        for _ in range(PASS_MAX):
-            if not self._due or self._due[0][0] > now_s:
-                break
+        now_s, begun_s = asyncio.get_running_loop().time(), time.perf_counter()
+        self._resting = True
+        while self._due and self._due[0][0] <= now_s and time.perf_counter() - begun_s < PASS_S:
             _, (tenant, queue, group) = heapq.heappop(self._due)
             self._owed.discard((tenant, queue, group))
             self._owed_room.give_back(tenant)
             with self._alone(tenant, queue):
-                members = self._parties(tenant, queue).get(group)
+                members = self._members(tenant, queue, group)
                 if members:
                     self._tell_one(tenant, queue, group, members)
+        self._resting = bool(self._due) and self._due[0][0] <= now_s
         if self._due:
-            self._paying.at(self._due[0][0])
+            pause_s = time.perf_counter() - begun_s if self._resting else 0.0
+            self._paying.at(max(self._due[0][0], now_s + pause_s))
 
     # -- sending ----------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ def subscriber_groups(
     """Return the members of each subscriber group, the oldest first."""
     found: dict[SubscriberGroup, list[Subscription]] = {}
     for each in subscriptions:
-        found.setdefault(_group_of(each), []).append(each)
+        found.setdefault(group_of(each), []).append(each)
     for members in found.values():
         members.sort(key=lambda each: (each.created_ms, each.id))
     return found
@@ -89,7 +89,8 @@ class Subscribers:
         self._last[place] = member.id
 
 
-def _group_of(subscription: Subscription) -> SubscriberGroup:
+def group_of(subscription: Subscription) -> SubscriberGroup:
+    """Return the subscriber group of a subscription, the same for every queue."""
     match subscription.mode:
         case Mode.FANOUT:
             return Mode.FANOUT, subscription.id

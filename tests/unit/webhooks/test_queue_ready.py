@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -13,6 +16,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.core.items import Mode
 from codeq_cluster.webhooks.host_limits import Route
 from codeq_cluster.webhooks.queue_ready import PASS_MAX, Notices
 from tests.fakes.memory_store import MemoryShard
@@ -169,5 +173,47 @@ async def test_a_round_of_many_queues_is_told_in_several_turns_of_the_loop() -> 
     async with asyncio.timeout(_GUARD_S):
         await world.asked.wait()
     assert max(world.counts.values()) <= PASS_MAX
+    node.notices.stop()
+    await background.stop()
+
+
+async def test_a_queue_with_many_subscriptions_gives_other_work_its_turn() -> None:
+    """One notice for each of twenty queues costs a look at twenty thousand subscriptions."""
+    world, background = _Turns(), Background()
+    node = _Node(world, background)
+    wanted = replace(subscribe(), event_types=(), mode=Mode.HASH)
+    await node.home.engine.operate([replace(wanted, id=f"s{n}") for n in range(1000)])
+    world.wanted, world.asked = 20, asyncio.Event()
+    world.tick()
+    await node.other.engine.operate([create(f"t-{n}", command=f"q-{n}") for n in range(20)])
+
+    async with asyncio.timeout(_GUARD_S):
+        await world.asked.wait()
+    assert 20 > max(world.counts.values())
+    node.notices.stop()
+    await background.stop()
+
+
+async def test_a_notice_after_an_interval_costs_the_same_however_many_subscribe() -> None:
+    """A look at all of them for each would hold the leader for as long as their square."""
+    world, background = World(), Background()
+    node = _Node(world, background)
+    wanted = replace(subscribe(), event_types=(), min_interval_ms=300)
+    await node.home.engine.operate([replace(wanted, id=f"s{n}") for n in range(200)])
+    asked: Counter[str] = Counter()
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            asked[frame.f_code.co_name.lstrip("_")] += 1
+
+    sys.setprofile(called)
+    try:
+        await node.other.engine.operate([create(f"t-{n}", command=f"q-{n}") for n in range(5)])
+        async with asyncio.timeout(_GUARD_S):
+            await world.until_heard(5 * 200)
+    finally:
+        sys.setprofile(None)
+
+    assert 5 * 200 * 10 > asked["group_of"] > 5 * 200
     node.notices.stop()
     await background.stop()
