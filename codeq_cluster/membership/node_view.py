@@ -163,6 +163,13 @@ class NodeMembers:
                 found[member.id] = "has lost its data"
         return found
 
+    def cannot_reach(self, peer: str) -> str | None:
+        """Return the remedy, perhaps empty, if nothing can be sent to a peer; None if it can."""
+        if self._mesh.connected(peer):
+            return None
+        remedy = self._mesh.remedy(peer)
+        return f": {remedy}" if remedy else ""
+
     def needed(self, shard: int) -> bool:
         """Return whether the connected voters of a shard have no majority without this one."""
         group = self._groups[shard]

@@ -89,6 +89,8 @@ class Readiness:
             return f": its state is not that of {others}, and no majority has been heard"
         if status.leader is None or (status.is_leader and not status.ready):
             return f" has no leader{self._without_majority(status.shard)}"
+        if not status.is_leader and (why := self._members.cannot_reach(status.leader)) is not None:
+            return f" is led by {status.leader}, which this node cannot reach{why}"
         behind = status.known_commit - status.applied_index
         return f" is {behind} entries behind" if behind > self._tolerated else ""
 

@@ -14,6 +14,7 @@ from codeq_cluster.settings import LimitSettings
 from tests.harness.accounting import RecordedOutcome, audit, repair_seconds
 from tests.harness.client import RecordingClient
 from tests.harness.cluster import LocalCluster
+from tests.harness.http import HttpClient
 from tests.harness.load import Load, workers
 from tests.harness.node_process import PRODUCER_TOKEN, WORKER_TOKENS
 from tests.harness.waiting import until
@@ -138,3 +139,19 @@ async def test_a_follower_that_hears_no_leader_is_not_ready(cuttable_cluster: Lo
         return not await cuttable_cluster.ready(follower)
 
     await until(says_it_is_not_ready, within_s=8, what=f"{follower} not ready")
+
+
+async def test_a_follower_that_cannot_dial_its_leaders_is_not_ready(
+    cuttable_cluster: LocalCluster,
+) -> None:
+    """It hears them, but can forward nothing to them: each request would wait in vain."""
+    leaders = {await cuttable_cluster.leader_of(shard) for shard in range(cuttable_cluster.shards)}
+    follower = next(node for node in cuttable_cluster.nodes if node not in leaders)
+    cuttable_cluster.wall_in(follower)
+
+    async def says_why() -> bool:
+        async with HttpClient() as http:
+            answer = await http.send("GET", cuttable_cluster.urls[follower], "/readyz")
+        return answer.status == 503 and b"which this node cannot reach" in answer.body
+
+    await until(says_why, within_s=8, what=f"{follower} not ready")

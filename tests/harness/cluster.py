@@ -118,8 +118,17 @@ class LocalCluster(Harness[NodeProcess]):
             if not hears:
                 self._proxies.block(peer, node_id)
 
+    def wall_in(self, node_id: str) -> None:
+        """Let a node dial no peer, as behind a wrong rule of a firewall; its peers dial it."""
+        assert node_id in self._cuttable, "only what was made cuttable can be walled in"
+        for peer in self.nodes.keys() - {node_id}:
+            self._proxies.refuse(node_id, peer)
+
     def heal(self, node_id: str | None = None) -> None:
-        """Open every direction to and from a node, or of all nodes; held bytes arrive late."""
+        """Open every direction to and from a node, or of all nodes; held bytes arrive late.
+
+        Nodes may dial again.
+        """
         for source in self.nodes:
             for target in self.nodes:
                 if source != target and node_id in (None, source, target):

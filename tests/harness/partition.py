@@ -25,7 +25,8 @@ class LinkProxies:
         self._link_ports = dict(link_ports)
         self._servers: dict[tuple[str, str], asyncio.Server] = {}
         self._open: dict[tuple[str, str], asyncio.Event] = {}
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], tuple[str, str]] = {}
+        self._refused: set[tuple[str, str]] = set()
         self.dialled: Counter[tuple[str, str]] = Counter()
 
     async def start(self) -> None:
@@ -63,8 +64,16 @@ class LinkProxies:
 
     def unblock(self, source: str, target: str) -> None:
         """Let bytes from `source` to `target` pass, starting with those held."""
+        self._refused.discard((source, target))
         if (source, target) in self._open:
             self._open[source, target].set()
+
+    def refuse(self, source: str, target: str) -> None:
+        """End the connections that `source` has dialled to `target`, and every later one."""
+        self._refused.add((source, target))
+        for connection, pair in self._connections.items():
+            if pair == (source, target):
+                connection.cancel()
 
     def _accepted(
         self,
@@ -74,9 +83,12 @@ class LinkProxies:
         writer: asyncio.StreamWriter,
     ) -> None:
         self.dialled[source, target] += 1
+        if (source, target) in self._refused:
+            writer.transport.abort()
+            return
         connection = asyncio.create_task(self._relay(source, target, reader, writer))
-        self._connections.add(connection)
-        connection.add_done_callback(self._connections.discard)
+        self._connections[connection] = source, target
+        connection.add_done_callback(self._connections.pop)
 
     async def _relay(
         self,
