@@ -115,7 +115,7 @@ class Results(KeyValueStoreBackend):
                 raise EncodeError(f"the result has {len(value)} bytes: {error}") from error
             raise
 
-    def _store_result(  # noqa: PLR0917 - Celery's signature
+    def _store_result(
         self,
         task_id: str,
         result: Any,

@@ -95,7 +95,7 @@ def test_a_failure_that_is_too_large_is_heard_of(app: Celery, size: int) -> None
     """Its text is in the exception and again in the traceback; nobody waits for it for ever."""
     sent = _apply(app, "fails-large", size)
 
-    with pytest.raises(EncodeError, match="it begins: .*LookupError.*xxx"):
+    with pytest.raises(EncodeError, match=r"it begins: .*LookupError.*xxx"):
         sent.get(timeout=WITHIN_S)
     assert states.FAILURE == sent.state
     assert "in fails_large" in sent.traceback
