@@ -6,7 +6,7 @@ import calendar
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 from codeq_cluster.backup import manifest as manifests
@@ -60,6 +60,10 @@ def found(place: BackupTarget) -> list[FoundBackup]:
             listed.append(FoundBackup(backup, manifest_of(place, backup)))
         except BackupDamaged as error:
             listed.append(FoundBackup(backup, None, str(error)))
+        except BackupFailed:
+            # Another node's retention may have deleted it since the place was listed.
+            if MANIFEST in place.backups().get(backup, ()):
+                raise
     return listed
 
 
@@ -251,7 +255,14 @@ def known_rows_of(
             yield row
 
 
-def prunable(place: BackupTarget, *, keep: int, now_ms: int, taken: str = "") -> list[FoundBackup]:
+def prunable(
+    place: BackupTarget,
+    *,
+    keep: int,
+    now_ms: int,
+    taken: str = "",
+    before: Container[str] | None = None,
+) -> list[FoundBackup]:
     """Return the backups that retention deletes, the oldest first; blocks, raises BackupFailed.
 
     The newest `keep` complete backups of all tenants stay, and so do exports of one tenant. An
@@ -263,8 +274,9 @@ def prunable(place: BackupTarget, *, keep: int, now_ms: int, taken: str = "") ->
         keep: How many stay.
         now_ms: Unix milliseconds.
         taken: The backup just taken. It counts as the newest, even if other nodes' clocks gave
-            older
-            backups later ids.
+            older backups later ids.
+        before: Ids of the backups that were there when it began; only those are deleted, as others
+            may be another node's that is being verified, and keeps itself alone. None for all.
     """
     assert keep >= 1
     there = found(place)
@@ -272,7 +284,7 @@ def prunable(place: BackupTarget, *, keep: int, now_ms: int, taken: str = "") ->
     whole.sort(key=lambda each: (each.id == taken, each.id))
     return sorted(
         (
-            *whole[:-keep],
+            *(each for each in whole[:-keep] if before is None or each.id in before),
             *(
                 each
                 for each in there

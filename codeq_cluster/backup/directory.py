@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from codeq_cluster.backup.manifest import MANIFEST, is_id
 from codeq_cluster.durable import sync_directory
@@ -70,20 +71,21 @@ class BackupDirectory:
         with self._failing("listing"):
             if not self._root.exists():
                 return {}
-            return {
-                home.name: frozenset(each.name for each in home.iterdir())
-                for home in sorted(self._root.iterdir())
-                if is_id(home.name) and home.is_dir()
-            }
+            there = {}
+            for home in sorted(self._root.iterdir()):
+                if is_id(home.name) and home.is_dir():
+                    with suppress(FileNotFoundError):  # Another node deletes it at this moment.
+                        there[home.name] = frozenset(each.name for each in home.iterdir())
+            return there
 
     def delete(self, backup: str) -> None:
         """Delete a backup, its manifest first, so that a partly deleted one is never read."""
         home = self._root / backup
         with self._failing(f"deleting {backup}"):
-            if home.exists():
+            with suppress(FileNotFoundError):
                 (home / MANIFEST).unlink(missing_ok=True)
                 sync_directory(home)
-                shutil.rmtree(home)
+            shutil.rmtree(home, onerror=_unless_gone)
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:
@@ -92,3 +94,9 @@ class BackupDirectory:
         except OSError as error:
             reason = error.strerror or error
             raise BackupFailed(f"backups in {self._root}: {what}: {reason}") from error
+
+
+def _unless_gone(_call: object, _path: str, raised: tuple[Any, BaseException, Any]) -> None:
+    """Go on deleting what another node deletes too, and raise anything else."""
+    if not isinstance(raised[1], FileNotFoundError):
+        raise raised[1]

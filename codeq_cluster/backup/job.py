@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -106,6 +106,7 @@ class _Run:
     progress: Progress
     pace: Pace
     watches: Sequence[Callable[[], str]] = ()
+    before: Container[str] = ()
     parts: tuple[Part, ...] = ()
     manifest: BackupManifest | None = None
     unreadable: int = 0
@@ -230,6 +231,7 @@ class BackupJobs:
                 # Check for faults first: waiting for a replica that is out could be in vain.
                 run.judge()
                 await asyncio.gather(*(shard.settled(timeout_s=SETTLE_S) for shard in self._shards))
+            run.before = await asyncio.to_thread(self._place.backups)
             await self._take(run)
         except asyncio.CancelledError:
             await self._failed(run, "the node was stopped")
@@ -367,8 +369,8 @@ class BackupJobs:
 
     def _prune(self, run: _Run) -> None:
         deleted = []
-        now_ms, taken = self._now_ms(), run.progress.id
-        for each in prunable(self._place, keep=self._keep, now_ms=now_ms, taken=taken):
+        now_ms, taken, keep = self._now_ms(), run.progress.id, self._keep
+        for each in prunable(self._place, keep=keep, now_ms=now_ms, taken=taken, before=run.before):
             self._place.delete(each.id)
             deleted.append(each.id)
         run.note(deleted=tuple(deleted))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
 
@@ -79,6 +80,28 @@ def test_a_backup_is_deleted_whole_and_alone(place: BackupTarget) -> None:
     place.delete(first)
 
     assert {second: frozenset({MANIFEST, "shard-0000.rows"})} == place.backups()
+
+
+def test_two_nodes_may_delete_backups_at_once(place: BackupTarget) -> None:
+    """Neither fails, nor does one who lists them meanwhile."""
+    backups = [new_id(NOW_MS + n) for n in range(40)]
+    for backup in backups:
+        for file in (MANIFEST, *(f"shard-{n:04}.rows" for n in range(5))):
+            place.write(backup, file, iter((b"x",)))
+
+    def delete() -> None:
+        for backup in backups:
+            place.delete(backup)
+
+    def look() -> None:
+        while found_in(place):
+            pass
+
+    with ThreadPoolExecutor() as pool:
+        for each in [pool.submit(work) for work in (delete, delete, look, look)]:
+            each.result()
+
+    assert {} == place.backups()
 
 
 def test_a_directory_without_a_backup_is_left_alone(place: BackupTarget) -> None:

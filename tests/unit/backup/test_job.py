@@ -92,6 +92,10 @@ class Rig:
     recorded: list[Progress]
     clock: Clock
 
+    def on_another_node(self, scratch: Path) -> Rig:
+        """Return backups of the same shards into the same place."""
+        return rig_of(self.place, self.shards, scratch)
+
     async def record(self, progress: Progress) -> None:
         """Record it."""
         self.recorded.append(progress)
@@ -116,22 +120,26 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         opened = RocksShard(tmp_path / str(number), settings=SETTINGS, cache=new_cache(SETTINGS))
         stores.append(opened)
         shards.append(Shard(opened, 1))
-    background = Kept()
-    place, clock = BackupDirectory(tmp_path / "backups"), Clock()
+    yield rig_of(BackupDirectory(tmp_path / "backups"), shards, tmp_path / "scratch")
+    for each in stores:
+        each.close()
+
+
+def rig_of(place: BackupDirectory, shards: list[Shard], scratch: Path) -> Rig:
+    """Return a rig that keeps one backup."""
+    background, clock = Kept(), Clock()
     backups = BackupJobs(
         node_id="n1",
         cluster_id="c",
         place=place,
         shards=shards,
-        scratch=tmp_path / "scratch",
+        scratch=scratch,
         keep=1,
         bytes_per_s=0,
         background=background,
         now_ms=lambda: clock.now_ms,
     )
-    yield Rig(place, shards, background, backups, [], clock)
-    for each in stores:
-        each.close()
+    return Rig(place, shards, background, backups, [], clock)
 
 
 @pytest.mark.parametrize(("used", "written"), [((1, 1), 1), ((1, 2), 2)])
@@ -229,3 +237,18 @@ async def test_retention_waits_while_the_newest_holds_what_cannot_be_read(rig: R
     assert (Stage.DONE, ()) == (poisoned.stage, poisoned.deleted)
     assert {older.id, poisoned.id} == kept
     assert {older.id, poisoned.id} == set(whole.deleted)
+
+
+async def test_backups_that_nodes_take_at_once_leave_each_other(rig: Rig, tmp_path: Path) -> None:
+    """Each would otherwise delete one that is being verified; a later backup deletes both."""
+    older = await rig.taken(rig.record)
+    others = [rig.on_another_node(tmp_path / f"scratch-{n}") for n in range(2)]
+    nodes = [rig, *others]
+    at_once = await asyncio.gather(*(each.taken(each.record) for each in nodes))
+    left = set(rig.place.backups())
+    last = await rig.taken(rig.record)
+
+    assert [(Stage.DONE, "")] * 3 == [(each.stage, each.error) for each in at_once]
+    assert {each.id for each in at_once} == left
+    assert {older.id} == {deleted for each in at_once for deleted in each.deleted}
+    assert left == set(last.deleted)
