@@ -139,7 +139,9 @@ async def put(call: Call) -> HttpAnswer[OwnView]:
     """Give one key of a queue its own limits, or pause it; its tasks follow at once.
 
     Fields that the body lacks are those of the topic again. Without a `flow.perKey` of the topic it
-    has no effect, until there is one. A tenant has at most 10,000 of these keys on each shard.
+    has no effect, until there is one. Once the queue has got a limit of its own or shares one, say
+    it again: its new tasks are on one shard since. A tenant has at most 10,000 of these keys on
+    each shard.
     """
     queue, key = call.command().lower(), _key(call)
     body = _KEY.decode(call.text)

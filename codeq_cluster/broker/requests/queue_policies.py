@@ -252,12 +252,20 @@ class QueuePolicies:
         return found or Lane(tenant=tenant, id=name, key=key)
 
     async def set_key(self, caller: Caller, queue: str, key: str, own: OwnRule | None) -> None:
-        """Give a key a rule of its own, another one, or none; may raise TooMany."""
+        """Give a key a rule of its own, another one, or none; may raise TooMany.
+
+        One from before its queue was pinned ends: it may be on another shard, where the key's new
+        tasks were then.
+        """
         operation = SetKey(**caller.signed(), queue=queue, key=key, own=own)
         shard = await self._key_shard(caller, queue, key)
         [outcome] = await self._shards.operate(shard, [operation], deadline=caller.deadline)
         if isinstance(outcome, Rejected):
             raise too_many(outcome.limit)
+        before = shard_of_lane(caller.tenant, queue, key, self._shards.count)
+        if before != shard:
+            ended = replace(operation, own=None)
+            await self._shards.operate(before, [ended], deadline=caller.deadline)
 
     async def topic(self, caller: Caller, name: str) -> Topic | None:
         """Return a topic, or None."""

@@ -285,6 +285,24 @@ async def test_a_key_of_a_limited_queue_keeps_its_rule_over_another_topic(node: 
     assert 204 == none.status
 
 
+async def test_what_was_said_of_a_key_before_the_limit_ends_with_the_next_word(
+    node: Client,
+) -> None:
+    """The key's new tasks are on another shard since then; nothing of the old word is left."""
+    home = shard_of_queue("", "moved", SHARDS)
+    keys = (f"k{number}" for number in range(99))
+    key = next(each for each in keys if shard_of_lane("", "moved", each, SHARDS) != home)
+    path = f"admin/queues/moved/keys/{key}"
+    await node.send("PUT", path, b'{"paused": true}')
+    await put(node, "moved", maxRunning=3, perKey={})
+    before = await node.get("admin/queues/moved/keys")
+    deleted = await node.send("DELETE", path, b"")
+    after = await node.get("admin/queues/moved/keys")
+
+    assert [key] == [each["key"] for each in before.json["keys"]]
+    assert (204, []) == (deleted.status, after.json["keys"])
+
+
 @pytest.mark.parametrize(
     ("flow", "field"),
     [
