@@ -34,7 +34,7 @@ from codeq_cluster.core.sharding import shard_of, shard_of_key, shard_of_lane, w
 from codeq_cluster.core.task import FollowUp, More, Run
 
 from .model_items import DLQ_RETENTION_MS, Answer, Items
-from .model_lanes import Lanes, waiting
+from .model_lanes import CHANGES_MAX, Lanes, waiting
 from .model_schedules import Asked as AskedOfSchedule
 from .model_schedules import Schedules
 from .model_task import (
@@ -93,7 +93,7 @@ class Model:
 
         The ends of runs act after it.
         """
-        self.lanes.before()
+        self.lanes.before(operation.count if isinstance(operation, Advance) else CHANGES_MAX)
         if isinstance(operation, AskedOfSchedule):
             answer = self.schedules.ask(operation)
         else:

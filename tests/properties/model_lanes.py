@@ -15,6 +15,7 @@ from .model_task import Item
 
 WORK = ("running", "ready", "kept", "held", "stopped_by")
 CHANGES_MAX = 48  # Of the walks of one operation.
+PAUSE_MS = 50  # After a walk that has changed so many.
 LAST = "f" * 32  # Where a walk stays that waits for the row's deletion.
 DAY_MS = 24 * 3600 * 1000
 BACK_MAX = 16  # Ready tasks of a held key that go back in one step.
@@ -56,6 +57,7 @@ class Lanes:
         self._strict: set[_Key] = set()  # Keys of which those beyond the rule are held again.
         self._was: _Was = {}
         self._left = CHANGES_MAX
+        self._pause_ms = PAUSE_MS
         self._rows: list[_Key] = []
         self._spent: dict[_Key, int] = {}  # Until when the tokens of a key are spent, microseconds.
         self._until: dict[_Key, int] = {}  # Until when a key lacks the tokens for its next task.
@@ -164,10 +166,11 @@ class Lanes:
         rows = self.rows().items()
         return [(row["expires_ms"], name) for name, row in rows if 0 < row["expires_ms"] <= now_ms]
 
-    def before(self) -> None:
-        """Note the tasks as they are before an operation."""
+    def before(self, most: int) -> None:
+        """Note the tasks as they are before an operation; its walks change at most so many."""
         self._own_was = self._owns()
-        self._left = CHANGES_MAX
+        self._left = min(most, CHANGES_MAX)
+        self._pause_ms = PAUSE_MS if most >= CHANGES_MAX else 0
         self._was = {i.id: (i.place, i.keeps, i.attempts) for i in self._items.values() if i.lane}
         self._rows = [
             (tenant, id_.split("@")[0], row["key"]) for (tenant, id_), row in self.rows().items()
@@ -206,9 +209,11 @@ class Lanes:
             if digest(key[2]) <= flow["walked"]:
                 continue
             if key in changed:
+                flow["expires_ms"] = self._clock()
                 return
             self._left -= self._follow(key, self._left)
             if self._left <= 0:
+                flow["expires_ms"] = self._clock() + self._pause_ms
                 return
             flow["walked"] = digest(key[2])
         if flow["per_key"] is not None:
