@@ -24,7 +24,7 @@ from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, TopicStand
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind, StoredItem
 from codeq_cluster.core.task import AttemptOutcome, State, Task
-from codeq_cluster.core.transitions import revived
+from codeq_cluster.core.transitions import may_revive, revived
 from codeq_cluster.core.unique import scope_of, unique_key
 from codeq_cluster.core.uniques import taken
 from codeq_cluster.core.view import View
@@ -53,7 +53,7 @@ def requeue(view: View, operation: Requeue, rules: LifetimeRules) -> Decision:
     given: set[str] = set()  # Unique keys that these have got.
     for task in named_tasks(view, operation.tenant, operation.ids):
         if not revived_under(task, operation.request):
-            if task.state is not State.DEAD:
+            if not may_revive(task, now_ms=view.now_ms):
                 continue
             refusal = taken(view, task, rules.shards, but=given)
             if refusal is not None:

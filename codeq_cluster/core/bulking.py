@@ -34,7 +34,7 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.tagging import tagged, tags_after
 from codeq_cluster.core.tags import TAGS_MAX, shown_tag
 from codeq_cluster.core.task import Cancelling, State, Task
-from codeq_cluster.core.transitions import due, revived
+from codeq_cluster.core.transitions import due, may_revive, revived
 from codeq_cluster.core.unique import scope_of, unique_key
 from codeq_cluster.core.uniques import taken
 from codeq_cluster.core.view import View
@@ -199,11 +199,14 @@ def _cancelled(view: View, job: BulkJob, task: Task, rules: LifetimeRules) -> Ta
 def _requeued(
     view: View, job: BulkJob, task: Task, rules: LifetimeRules, given: set[str]
 ) -> TaskChange | None:
+    now_ms = view.now_ms
+    if not may_revive(task, now_ms=now_ms):
+        return None
     if taken(view, task, rules.shards, but=given) is not None:
         return None
     if unique_key(task):
         given.add(scope_of(task))
-    seq, now_ms = view.next_seq(), view.now_ms
+    seq = view.next_seq()
     after = revived(task, rules, seq=seq, by=job.by, request=job.id, now_ms=now_ms)
     return TaskChange(before=task, after=after)
 

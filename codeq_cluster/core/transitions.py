@@ -288,11 +288,19 @@ def dead(
     return _terminal(task, State.DEAD, result, rules, policy, ended=ended)
 
 
+def may_revive(task: Task, *, now_ms: int) -> bool:
+    """Return whether a task is a dead letter, and none whose time has ended or that is deleted.
+
+    A deleted one may stay for some entries, while the rows beside it go.
+    """
+    return task.state is State.DEAD and now_ms < task.retain_until_ms
+
+
 def revived(
     task: Task, rules: LifetimeRules, *, seq: int, by: str, request: str, now_ms: int
 ) -> Task:
     """DEAD → READY, with its attempts restored and no time to live; the history keeps its death."""
-    assert task.state is State.DEAD
+    assert may_revive(task, now_ms=now_ms)
     death = Attempt(
         worker=by,
         started_ms=task.updated_ms,

@@ -12,7 +12,7 @@ from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stepping import steps_of
 from codeq_cluster.core.task import AttemptOutcome, State, Task
-from codeq_cluster.core.transitions import cancelled, requeue_undone, revised
+from codeq_cluster.core.transitions import cancelled, may_revive, requeue_undone, revised
 from codeq_cluster.core.uniques import taken
 from codeq_cluster.core.view import View
 
@@ -43,7 +43,7 @@ def revise(view: View, operation: Revise, rules: LifetimeRules) -> Decision:
         return Decision(Changed(0))
     if revived_under(task, operation.request):
         return Decision(Changed(1))
-    if task.state is not State.DEAD or task.endings != operation.endings:
+    if not may_revive(task, now_ms=view.now_ms) or task.endings != operation.endings:
         return Decision(Changed(0))
     refusal = taken(view, task, rules.shards)
     if refusal is not None:

@@ -29,8 +29,9 @@ from codeq_cluster.core.groups import CreateGroup
 from codeq_cluster.core.holds import Nack
 from codeq_cluster.core.lane import FlowRule, PerKey, SetFlow
 from codeq_cluster.core.new_task import CreateKeyed, CreateUnique
-from codeq_cluster.core.operations import Delete, Import, Requeue, Submit, UndoRequeue
+from codeq_cluster.core.operations import Delete, Import, Requeue, Revise, Submit, UndoRequeue
 from codeq_cluster.core.outcomes import (
+    Changed,
     Created,
     Imported,
     Rejected,
@@ -281,6 +282,24 @@ def test_rows_go_with_their_task_some_at_a_time() -> None:
     shard.wait(1)
     assert shard.view.task("t") is None
     assert [] == [*_rows(shard), *_rows(shard, ItemKind.STEP)]
+
+
+def test_a_dead_letter_that_is_deleted_is_not_revived() -> None:
+    """While the rest of its rows goes: it would run its first steps again."""
+    shard = begun(max_attempts=1)
+    for number in range(CLEARED_MAX + 10):
+        shard.ask(record(str(number)))
+    shard.ask(NACK)
+    assert State.DEAD is shard.task().state
+    named = {"request": "d", "tenant": "acme", "by": "ops"}
+    assert Changed(1) == shard.ask(Delete(**named, ids=("t",)))
+    assert State.DEAD is shard.task().state
+    revise = Revise(**named, id="t", payload="{}", endings=shard.task().endings)
+
+    assert Changed(0) == shard.ask(Requeue(**named, ids=("t",)))
+    assert Changed(0) == shard.ask(revise)
+    shard.wait(1)
+    assert shard.view.task("t") is None
 
 
 def test_a_deleted_member_goes_although_its_group_goes_on() -> None:
