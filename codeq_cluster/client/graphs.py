@@ -135,7 +135,7 @@ class _Near(Struct):
 
 
 class Graphs(Connection):
-    """The routes of graphs; repeating a call is harmless."""
+    """The routes of graphs; a call with an idempotency key may be repeated."""
 
     _codec: Codec = JSON
 

@@ -81,7 +81,7 @@ class GroupMembers(Struct, frozen=True, kw_only=True):
 
 
 class Groups(Connection):
-    """The routes of groups; repeating a call is harmless."""
+    """The routes of groups; a call may be repeated, but adds tasks without keys again."""
 
     _codec: Codec = JSON
 
@@ -119,7 +119,10 @@ class Groups(Connection):
         return await self._changed("POST", f"{BASE}/groups", body, of=GroupRecord)
 
     async def add_to_group(self, group_id: str, tasks: Sequence[NewTask]) -> GroupRecord:
-        """Add tasks to a group that is not sealed, a hundred in one request."""
+        """Add tasks to a group that is not sealed, a hundred in one request.
+
+        Those with an idempotency key are added once, however often this is called.
+        """
         bodies = [body_of(task, self._codec, keyless=True) for task in tasks]
         record: GroupRecord | None = None
         for some in in_chunks(bodies, count_max=BATCH_MAX):
