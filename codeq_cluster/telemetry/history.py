@@ -111,9 +111,14 @@ class _Track:
 class _Tracks(dict[_N, _Track]):
     """The tracks of at most `most` names, which busy names take from quiet ones.
 
+    If none is quiet, a busy name takes one from the owner with the most, until its own has as many.
+
     Args:
         most: Tracks at once.
         owner: Returns whose a name is: who has the most tracks gives one up first.
+
+    Attributes:
+        untracked: The events of this slot whose names have no track, by owner.
     """
 
     def __init__(self, most: int, owner: Callable[[_N], str]) -> None:
@@ -121,6 +126,9 @@ class _Tracks(dict[_N, _Track]):
         self._most = most
         self._owner = owner
         self._spare: list[_N] = []
+        self._had: Counter[str] = Counter()
+        self._most_of: list[_N] = []  # The names of the owner with the most, the quietest last.
+        self.untracked: dict[str, list[int]] = {}
 
     def follow(self, name: _N, *, has_events: bool) -> _Track | None:
         """Return the track of a name, None if there is no room.
@@ -130,17 +138,26 @@ class _Tracks(dict[_N, _Track]):
         """
         track = self.get(name)
         is_full = len(self) >= self._most
-        if track is None and self._make_room(has_events=has_events):
+        if track is None and (
+            self._make_room(has_events=has_events)
+            or (has_events and self._take_from_most(self._owner(name)))
+        ):
             # While all tracks are taken, a name without one may have had any depths.
             track = self[name] = _Track(None if is_full else 0)
+            self._had[self._owner(name)] += 1
         return track
 
     def find_quiet(self) -> None:
         """Look for tracks to give up; call it when a slot has ended."""
-        had = Counter(map(self._owner, self))
+        had = self._had = Counter(map(self._owner, self))
         self._spare = sorted(
             (name for name, track in self.items() if track.quiet >= SLOTS),
             key=lambda name: (not any(self[name].depths), had[self._owner(name)]),
+        )
+        most = max(had, key=had.__getitem__, default="")
+        self._most_of = sorted(
+            (name for name in self if self._owner(name) == most),
+            key=lambda name: self[name].quiet,
         )
 
     def _make_room(self, *, has_events: bool) -> bool:
@@ -152,8 +169,24 @@ class _Tracks(dict[_N, _Track]):
                 return False
             name = self._spare.pop()
             if not any(track.counts):
-                del self[name]
+                self._give_up(name)
         return True
+
+    def _take_from_most(self, owner: str) -> bool:
+        while self._most_of:
+            if self._had[owner] + 1 >= self._had[self._owner(self._most_of[-1])]:
+                return False
+            name = self._most_of.pop()
+            if name in self:
+                self._give_up(name)
+                return True
+        return False
+
+    def _give_up(self, name: _N) -> None:
+        owner, counts = self._owner(name), self.pop(name).counts
+        self._had[owner] -= 1
+        if any(counts):
+            _add(self.untracked, owner, counts)
 
 
 class History:
@@ -171,7 +204,6 @@ class History:
         self._queues = _Tracks[tuple[str, str]](QUEUES_MAX, lambda name: name[0])
         self._tenants = _Tracks[str](TENANTS_MAX, lambda tenant: tenant)
         self._all = _Track()
-        self._overflow: dict[str, list[int]] = {}
 
     def count(self, tenant: str, queue: str, flow: Flow) -> None:
         """Count an event that has just become durable."""
@@ -179,7 +211,7 @@ class History:
         if track is not None:
             track.counts[flow] += 1
         else:
-            self._overflow.setdefault(tenant, [*_NO_FLOWS])[flow] += 1
+            self._queues.untracked.setdefault(tenant, [*_NO_FLOWS])[flow] += 1
 
     async def run(self) -> None:
         """End the slots as time passes; runs for ever."""
@@ -299,7 +331,7 @@ class History:
 
     def _sum_up(self) -> None:
         """Add the queues' counts to their tenants and to the cluster."""
-        sums, self._overflow = self._overflow, {}
+        sums, self._queues.untracked = self._queues.untracked, {}
         for (tenant, _), track in self._queues.items():
             if any(track.counts):
                 _add(sums, tenant, track.counts)

@@ -262,6 +262,35 @@ async def test_who_has_the_most_quiet_queues_gives_up_a_track() -> None:
     assert (10, 0) == (tracked("few", "q", 10), tracked("few", "late", 10))
 
 
+async def test_busy_queues_of_one_tenant_leave_tracks_to_another() -> None:
+    """An event a slot in each of any number of queues holds no more than a tenant's share."""
+    story = Story()
+
+    def pass_a_slot(few: int) -> None:
+        for number in range(QUEUES_MAX + 10):
+            story.history.count("many", f"q{number}", Flow.CREATED)
+        for number in range(few):
+            story.history.count("few", f"q{number}", Flow.FAILED)
+
+    pass_a_slot(0)
+    await story.pass_by()
+    alone = len(story.history.rates("many"))
+    pass_a_slot(3)
+    await story.pass_by()
+    with_few = len(story.history.rates("many")), len(story.history.rates("few"))
+    pass_a_slot(QUEUES_MAX)
+    await story.pass_by()
+    shared = len(story.history.rates("many")), len(story.history.rates("few"))
+
+    assert QUEUES_MAX == alone
+    assert (QUEUES_MAX - 3, 3) == with_few
+    assert (QUEUES_MAX // 2, QUEUES_MAX // 2) == shared
+    # What a queue had counted before it lost its track still counts for its tenant.
+    created = story.flows("many").flows[Flow.CREATED]
+    assert [QUEUES_MAX + 10] * 3 == created
+    assert [3 + QUEUES_MAX] == [sum(story.flows("few").flows[Flow.FAILED])]
+
+
 async def test_a_queue_whose_depths_change_is_not_quiet() -> None:
     """Dead letters may come into a queue that has no event of its own."""
     story = Story()
