@@ -180,15 +180,14 @@ def explained(
     return reason
 
 
+def look(tenant: str, queue: str) -> Claim:
+    """Return a claim of one task of a queue, to be decided and not carried out."""
+    return Claim(
+        request="a look", tenant=tenant, worker="ann", commands=(queue,), count=1, lease_ms=1
+    )
+
+
 def _claimed(view: DictView, task: Task, rules: LifetimeRules) -> list[str]:
     """Return the tasks that a claim of the task's queue would get now, without claiming."""
-    claim = Claim(
-        request="a look",
-        tenant=task.tenant,
-        worker="ann",
-        commands=(task.command,),
-        count=1,
-        lease_ms=1,
-    )
-    outcome = decide(view, claim, rules).outcome
+    outcome = decide(view, look(task.tenant, task.command), rules).outcome
     return [each.id for each in outcome.tasks] if isinstance(outcome, Claimed) else []

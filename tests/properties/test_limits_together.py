@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
 from codeq_cluster.core.bulk import ActionKind, BulkAction, StartBulk
+from codeq_cluster.core.decide import decide
 from codeq_cluster.core.dependencies import CreateDependent, Need, Node, OnDead, RunIf, Terms
 from codeq_cluster.core.durable import Park, RecordStep, SendSignal
-from codeq_cluster.core.gate import PerQueue
+from codeq_cluster.core.explaining import Facts, Reason, explain
+from codeq_cluster.core.gate import Gate, PerQueue
+from codeq_cluster.core.gating import shared_limit
 from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.groups import AddMembers, CreateGroup, OnFailure
 from codeq_cluster.core.holds import HOLDS, Nack
@@ -28,16 +31,17 @@ from codeq_cluster.core.operations import (
     Requeue,
     Submit,
 )
-from codeq_cluster.core.outcomes import Rejected
+from codeq_cluster.core.outcomes import Claimed, Rejected
 from codeq_cluster.core.reject import Reject
 from codeq_cluster.core.selecting import Selection
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.core.unique import On, UniqueTerms
 
+from . import checks
 from .lane_rules import queue_rules
 from .lane_rules import rules as key_rules
-from .limit_rules import LEASE_MS, QUEUES, TENANT, LimitRules, queues
+from .limit_rules import LEASE_MS, QUEUES, RULES, TENANT, LimitRules, queues
 
 # A history that fails is made shorter for five minutes at most; then it is shown.
 pytestmark = pytest.mark.timeout(600)
@@ -277,6 +281,38 @@ class Together(LimitRules):
         else:
             self.view.now_ms += span_ms
             self.ask(Advance(count=1))
+
+    # -- why tasks wait --------------------------------------------------------------------------
+
+    @invariant()
+    def a_claim_gets_what_is_said_to_wait_for_one(self) -> None:
+        """Let the next task of a queue go with a claim, or give the reason why none may go."""
+        for queue in () if self._has_due else QUEUES:
+            ready = next(self.view.ready(TENANT, queue), None)
+            if ready is None:
+                continue
+            decision = decide(self.view, checks.look(TENANT, queue), RULES)
+            assert isinstance(decision.outcome, Claimed)
+            got = [task.id for task in decision.outcome.tasks]
+            reason = explain(self.view.tasks[ready[-1]], self._facts(queue)).reason
+
+            # A claim may be the first to see that tokens are lacking, which shuts a gate.
+            if reason is not Reason.NO_CLAIM:
+                assert not got
+            elif not any(isinstance(each.after, Gate) for each in decision.changes):
+                assert [ready[-1]] == got
+
+    def _facts(self, queue: str) -> Facts:
+        view = self.view
+        gate = view.gates.get((TENANT, queue))
+        return Facts(
+            now_ms=view.now_ms,
+            policy=view.policy(TENANT, queue),
+            leased=view.leased(TENANT, queue),
+            held_until_ms=gate.held_until_ms if gate is not None else 0,
+            limited_until_ms=gate.opens_ms if gate is not None else 0,
+            limit=shared_limit(view, TENANT, queue),
+        )
 
     # -- inside ----------------------------------------------------------------------------------
 
