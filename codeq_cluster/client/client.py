@@ -88,14 +88,23 @@ def _as_arguments(
     [Callable[[C, T], Coroutine[Any, Any, R]]],
     Callable[Concatenate[C, A], Coroutine[Any, Any, R]],
 ]:
-    """Return a decorator of methods that take one value; the caller gives the value's fields."""
+    """Return a decorator of methods that take one value; the caller gives the value's fields.
+
+    Other arguments raise TypeError, which names the value's class.
+    """
 
     def decorate(
         method: Callable[[C, T], Coroutine[Any, Any, R]],
     ) -> Callable[Concatenate[C, A], Coroutine[Any, Any, R]]:
         @wraps(method)
         async def call(self: C, /, *given: A.args, **named: A.kwargs) -> R:
-            return await method(self, make(*given, **named))
+            try:
+                value = make(*given, **named)
+            except TypeError as error:
+                fields = make.__name__
+                hint = f"{method.__name__}() takes the fields of {fields}, not a {fields}"
+                raise TypeError(f"{hint}: {error}") from error
+            return await method(self, value)
 
         own, made = signature(method), signature(make)
         first = next(iter(own.parameters.values()))

@@ -101,6 +101,14 @@ def test_no_call_is_missing_from_the_sync_face(face: tuple[type, type]) -> None:
     assert set() == {name for name in calls if not callable(getattr(other, name, None))}
 
 
+async def test_a_task_in_place_of_its_fields_is_refused_with_a_hint(client: Any) -> None:
+    """`create_many` takes tasks, so somebody will give one to `create`."""
+    with pytest.raises(
+        TypeError, match=r"^create\(\) takes the fields of NewTask, not a NewTask: "
+    ):
+        await client.create(NewTask("resize", {}))
+
+
 async def test_a_task_is_created_with_every_argument(client: Any) -> None:
     """Each argument sets its field of the API."""
     made = await client.create(
