@@ -41,6 +41,7 @@ class World:
         }
         self.twins: list[Part] = []
         self.started_s = 10
+        self.needs = dict(NEEDS)
         self.revived = ""
         self.buried = ""
 
@@ -50,7 +51,7 @@ class World:
         tasks = tuple(Follow(content=name) for name in PARENTS)
         made = tuple(Follow(task=f"task-{name}") for name in PARENTS)
         story.op(F.MAKE_GRAPH, (0, 1), Type.OK, Args(next=tasks), Out(next=made))
-        for name, needs in NEEDS.items():
+        for name, needs in self.needs.items():
             asked = Args(next=(Follow(content=name, needs=tuple(_need(*of) for of in needs)),))
             told = Out(next=(Follow(task=f"task-{name}"),))
             story.op(F.DEPEND, (1, 2), Type.OK, asked, told)
@@ -142,6 +143,11 @@ def it_ends_though_it_may_wait(world: World) -> None:
     )
 
 
+def it_ends_for_an_unknown_task_that_is_there(world: World) -> None:
+    world.parts["lost"] = replace(world.parts["lost"], error="DEPENDENCY_UNKNOWN: task-broken")
+    world.needs["lost"] = (("broken", "failed"),)
+
+
 def it_ends_for_a_stranger(world: World) -> None:
     world.parts["lost"] = replace(world.parts["lost"], error="DEPENDENCY_FAILED: task-done")
 
@@ -181,6 +187,7 @@ PLOTS = (
     it_waits_in_vain,
     it_waits_for_a_deleted_dead_letter,
     it_ends_though_it_may_wait,
+    it_ends_for_an_unknown_task_that_is_there,
     it_ends_for_a_stranger,
     it_dies_though_it_is_to_be_cancelled,
     it_is_started_though_it_can_never_be,
@@ -216,6 +223,17 @@ def test_a_dead_letter_that_lives_again_excuses_what_was_said_of_it() -> None:
     world.revived = "dead"
     it_is_handed_a_failure_of_what_has_completed(world)
     world.parts["waits"] = _part("waits")
+
+    assert verdicts(world.told().history())["G26"].valid is True
+
+
+def test_a_task_may_end_for_one_that_was_deleted_before_it_was_asked_for() -> None:
+    """Even if that one had ended as it should: nobody knows that any more."""
+    world = World()
+    it_ends_for_an_unknown_task_that_is_there(world)
+    del world.parts["broken"], world.inputs["broken"]
+    world.buried = "broken"
+    world.needs["runs"] = (("done", "succeeded"), ("dead", "ended"))
 
     assert verdicts(world.told().history())["G26"].valid is True
 

@@ -13,6 +13,7 @@ from jepsen_lite.history import F, Follow, Handed, Need, Part
 from jepsen_lite.operations import History, Op
 
 _LOST = "DEPENDENCY_"
+_UNKNOWN = "DEPENDENCY_UNKNOWN"
 _WAITS, _MET, _IMPOSSIBLE = "waits", "met", "impossible"
 
 
@@ -158,7 +159,9 @@ class _Judge:
             yield f"ended for {lost}, which it does not wait for"
         for name, said in steady.items():
             if name == lost:
-                yield from _lost(part, needs[name], said)
+                # It may have been asked for, and found gone, however it had ended before.
+                gone = part.error.startswith(_UNKNOWN) and node.parent(needs[name]) in self._buried
+                yield from _lost(part, needs[name], _IMPOSSIBLE if gone else said)
             elif part.status == "COMPLETED" and said != _MET:
                 yield f"has completed, and {name} {said}"
 
