@@ -25,6 +25,8 @@ MEMBERS_MIN = 3
 CHANGES_WITHIN_S = 30.0
 SETTLES_WITHIN_S = 90.0
 ASKED_AGAIN_AFTER_S = 0.5
+# A change that is not done after this long may wait for a node that waits for its operator.
+RESTARTS_AFTER_S = 10.0
 # The delay of a leader's packets while two nodes join. Packets under way when the partition begins
 # are lost.
 TEARS_WITHIN_MS = 800
@@ -72,16 +74,30 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class _Operator:
-    """Carries changes out, repeating commands as often as necessary."""
+    """Carries changes out, repeating commands as often as necessary.
 
-    def __init__(self, db: Db) -> None:
+    Args:
+        db: The cluster.
+        restarts_after_s: After this long, nodes of the change whose replicas were given up are
+            restarted.
+    """
+
+    def __init__(self, db: Db, *, restarts_after_s: float = RESTARTS_AFTER_S) -> None:
         self._db = db
+        self._restarts_after_s = restarts_after_s
         self.open: Change | None = None
+
+    @property
+    def waiting(self) -> list[str]:
+        """The nodes of the open change that wait for an operator, and whose disks are good."""
+        nodes = [self._db.nodes[name] for name in (self.open.nodes if self.open else ())]
+        return [each.id for each in nodes if each.waits_for_operator and not each.disk.refuses]
 
     async def carry_out(self, change: Change, *, within_s: float) -> bool:
         """Repeat a command until it is done; return whether the cluster confirms it."""
         db = self._db
-        deadline = time.monotonic() + within_s
+        begun = time.monotonic()
+        deadline = begun + within_s
         self.open = change
         if change.comes in db.spares and change.kind != "transfer":
             db.admit(change.comes)
@@ -98,8 +114,15 @@ class _Operator:
                     await db.dismiss(change.goes)
                 return True
             db.supervise()
+            if time.monotonic() - begun >= self._restarts_after_s:
+                await self._restart_waiting()
             await asyncio.sleep(ASKED_AGAIN_AFTER_S)
         return False
+
+    async def _restart_waiting(self) -> None:
+        for name in self.waiting:
+            await self._db.end(name)
+            self._db.start(name)
 
     async def _ask(self, change: Change, *, within_s: float) -> tuple[bool, str]:
         db = self._db
@@ -269,6 +292,11 @@ class Membership(Nemesis):
         await self.back([name for name in planned.nodes if name in self.db.members])
         return 0
 
+    @property
+    def left_to_restart(self) -> list[str]:
+        """The nodes that keep the open change from its end until they are restarted."""
+        return self._operator.waiting
+
     async def settle(self) -> str:
         """Finish the change in progress, now that no fault disturbs it."""
         change = self._operator.open
@@ -380,6 +408,11 @@ class Wipe(Nemesis):
         await self.back([name for name in planned.nodes if name in self.db.members])
         voted = await soon(_AllVote(self.db), within_s=CHANGES_WITHIN_S)
         return len(planned.nodes) if voted else 0
+
+    @property
+    def left_to_restart(self) -> list[str]:
+        """The nodes that keep the open change from its end until they are restarted."""
+        return self._operator.waiting
 
     async def settle(self) -> str:
         """Wait until everybody votes, now that no fault disturbs it."""

@@ -1,0 +1,59 @@
+"""Membership: the operator restarts a node that waits for it, once its disk is good."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from jepsen_lite.db import Db, Node
+from jepsen_lite.disk import DiskFault
+from jepsen_lite.membership import Change, _Operator
+from jepsen_lite.network import LoopbackNetwork
+
+# Ends at once when asked to, and answers nobody.
+_SILENT = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(0)); signal.pause()"
+_TRANSFER = Change(kind="transfer", comes="n2")
+
+
+class _SilentDb(Db):
+    async def _open(self) -> None:
+        for name in self.members:
+            self.start(name)
+
+    def _command(self, node: Node) -> list[str]:
+        return [sys.executable, "-c", _SILENT]
+
+
+@pytest.mark.parametrize(
+    ("given_up", "fault", "after_s", "starts"),
+    [
+        (True, DiskFault.NONE, 0, [1, 2, 1]),
+        (True, DiskFault.NONE, 60, [1, 1, 1]),
+        (True, DiskFault.ERROR, 0, [1, 1, 1]),
+        (False, DiskFault.NONE, 0, [1, 1, 1]),
+    ],
+    ids=["waits", "not-yet", "bad-disk", "well"],
+)
+async def test_only_a_node_of_the_change_that_waits_is_restarted(
+    tmp_path: Path, given_up: bool, fault: DiskFault, after_s: float, starts: list[int]
+) -> None:
+    """Others go on, and a disk that still fails would only be given up again."""
+    names = ["n1", "n2", "n3"]
+    network = LoopbackNetwork(names)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(network.close)
+        db = await stack.enter_async_context(
+            _SilentDb(tmp_path, network, names, shards=1, source=Path(), shimmed=False)
+        )
+        db.nodes["n2"].disk.fault(fault)
+        if given_up:
+            for name in ("n2", "n3"):
+                with db.nodes[name].log_path.open("a") as log:
+                    log.write('{"shard": 0, "reason": "given-up"}\n')
+        operator = _Operator(db, restarts_after_s=after_s)
+
+        assert not await operator.carry_out(_TRANSFER, within_s=0.6)
+        assert starts == [db.nodes[name].starts for name in names]
