@@ -50,32 +50,11 @@ class Reason(StrEnum):
     @property
     def waiting(self) -> bool:
         """Return whether the task waits for something."""
-        return self in _WAITING
+        return self not in _NOT_WAITING
 
 
-_WAITING = frozenset(
-    (
-        Reason.SCHEDULED,
-        Reason.BACKING_OFF,
-        Reason.PARKED,
-        Reason.BECOMING_READY,
-        Reason.EXPIRING,
-        Reason.QUEUE_PAUSED,
-        Reason.QUEUE_HELD,
-        Reason.LIMIT_HELD,
-        Reason.CONSUMER_LIMIT,
-        Reason.WAITING_FOR,
-        Reason.KEY_BUSY,
-        Reason.KEY_STOPPED,
-        Reason.KEY_HELD,
-        Reason.KEY_PAUSED,
-        Reason.RATE_LIMITED,
-        Reason.IN_FLIGHT_LIMIT,
-        Reason.BEHIND_OTHERS,
-        Reason.NO_CLAIM,
-        Reason.LEASE_EXPIRED,
-        Reason.SET_ASIDE,
-    )
+_NOT_WAITING = frozenset(
+    (Reason.RUNNING, Reason.COMPLETED, Reason.FAILED, Reason.CANCELLED, Reason.DEAD_LETTER)
 )
 
 
