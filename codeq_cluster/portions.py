@@ -1,9 +1,10 @@
-"""Portions: long loops that let other work on the event loop have its turn."""
+"""Portions: long loops let other work have its turn, and much is sent in parts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 _AT_ONCE: Final = 500  # At a few microseconds each, one or two milliseconds.
@@ -18,3 +19,20 @@ async def in_portions(things: Iterable[T], at_once: int = _AT_ONCE) -> AsyncIter
         yield thing
         if number % at_once == 0:
             await asyncio.sleep(0)
+
+
+def in_parts(
+    things: Iterable[T], size_of: Callable[[T], int], *, size_max: int, count_max: int = sys.maxsize
+) -> Iterator[tuple[T, ...]]:
+    """Yield things in order, in parts within these bounds; one above them is a part by itself."""
+    part: list[T] = []
+    size = 0
+    for thing in things:
+        more = size_of(thing)
+        if part and (len(part) == count_max or size + more > size_max):
+            yield tuple(part)
+            part, size = [], 0
+        part.append(thing)
+        size += more
+    if part:
+        yield tuple(part)

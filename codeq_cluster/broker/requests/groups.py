@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from msgspec import Struct
@@ -31,6 +31,7 @@ from codeq_cluster.core.outcomes import GroupStands, Rejected
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Result
+from codeq_cluster.portions import in_parts
 
 # Members of one entry, unless a single one is larger.
 _CHUNK_BYTES_MAX = 2**19
@@ -161,14 +162,8 @@ class Groups:
         )
 
 
-def _chunks(tasks: Sequence[Create]) -> Iterator[tuple[Create, ...]]:
-    """Yield tasks as entries take them; once if there are none."""
-    chunk: list[Create] = []
-    size = 0
-    for task in tasks:
-        size += len(task.payload)
-        if chunk and (len(chunk) == ADDED_MAX or size > _CHUNK_BYTES_MAX):
-            yield tuple(chunk)
-            chunk, size = [], len(task.payload)
-        chunk.append(task)
-    yield tuple(chunk)
+def _chunks(tasks: Sequence[Create]) -> Iterable[tuple[Create, ...]]:
+    """Return tasks as entries take them; one empty part if there are none."""
+    size_max = _CHUNK_BYTES_MAX
+    parts = in_parts(tasks, lambda task: len(task.payload), size_max=size_max, count_max=ADDED_MAX)
+    return parts if tasks else ((),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import asdict, replace
 
@@ -24,6 +24,7 @@ from codeq_cluster.core.schedules import Schedule, schedule_shard
 from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_key
 from codeq_cluster.core.task import State
 from codeq_cluster.errors import CodeqError, OperationTooLarge, OutcomeUnknown
+from codeq_cluster.portions import in_parts
 
 # Bytes of one operation: its entry delays other writes no longer than a full batch does.
 OPERATION_BYTES_MAX = 2**19
@@ -89,7 +90,9 @@ class Importer:
         tasks = [
             (shard, _part(whole, tasks=part))
             for shard, some in by_shard.items()
-            for part in in_parts(some, count_max=ARRIVALS_MAX, bytes_max=OPERATION_BYTES_MAX)
+            for part in in_parts(
+                some, arrival_bytes, size_max=OPERATION_BYTES_MAX, count_max=ARRIVALS_MAX
+            )
         ]
         done: list[Imported] = []
         # Policies come first: otherwise workers could claim tasks of a queue that is to be paused.
@@ -236,23 +239,6 @@ def _complete(arrival: Arrival) -> Arrival:
     task = replace(arrival.task, payload_bytes=len(arrival.payload.encode()), result_bytes=size)
     fingerprint = fingerprint_of(task.command, arrival.payload) if task.idempotency_key else ""
     return replace(arrival, task=task, fingerprint=fingerprint)
-
-
-def in_parts(
-    arrivals: Iterable[Arrival], *, count_max: int, bytes_max: int
-) -> Iterator[tuple[Arrival, ...]]:
-    """Yield parts within these bounds; an arrival that exceeds them is a part by itself."""
-    part: list[Arrival] = []
-    size = 0
-    for arrival in arrivals:
-        weight = arrival_bytes(arrival)
-        if part and (len(part) == count_max or size + weight > bytes_max):
-            yield tuple(part)
-            part, size = [], 0
-        part.append(arrival)
-        size += weight
-    if part:
-        yield tuple(part)
 
 
 def arrival_bytes(arrival: Arrival) -> int:

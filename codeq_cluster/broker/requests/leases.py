@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -19,6 +19,7 @@ from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Cancelling
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.fair_shares import NestedShares
+from codeq_cluster.portions import in_parts
 
 # A leader answers a wait when it is over; without more time, no such answer would arrive.
 _SLACK_S = 1.0
@@ -93,7 +94,7 @@ class Leases:
         ]
         deadline = deadline_in(timeout_s)
         answers: list[Outcome | CodeqError] = []
-        for some in _writes(renewed):
+        for some in in_parts(renewed, _lines, size_max=_LINES_A_WRITE):
             answers += await on_their_shards(self._shards, some, deadline=deadline)
         outcomes = iter(answers)
         kept: list[Kept] = []
@@ -147,16 +148,6 @@ class Leases:
         return news
 
 
-def _writes(renewed: Sequence[_Placed]) -> Iterator[Sequence[_Placed]]:
-    """Yield the renewals in order, in parts whose lines a leader decides in some milliseconds."""
-    some: list[_Placed] = []
-    lines = 0
-    for each in renewed:
-        more = len(each[1].log) if isinstance(each[1], Report) else 0
-        if some and lines + more > _LINES_A_WRITE:
-            yield some
-            some, lines = [], 0
-        some.append(each)
-        lines += more
-    if some:
-        yield some
+def _lines(placed: _Placed) -> int:
+    operation = placed[1]
+    return len(operation.log) if isinstance(operation, Report) else 0

@@ -7,7 +7,7 @@ the tasks are changed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,7 +27,7 @@ from codeq_cluster.core.operations import Delete, Operation, Purge, Requeue, Rev
 from codeq_cluster.core.outcomes import Rejected
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
-from codeq_cluster.portions import in_portions
+from codeq_cluster.portions import in_parts, in_portions
 
 PAYLOADS_BYTES_MAX = 4 * 2**20  # Read and sent at once, so that one shard's part fits a frame.
 KINDS_MAX = 200  # Distinct kinds in one answer; all others are counted together.
@@ -280,7 +280,8 @@ class Triage:
     ) -> tuple[int, int]:
         """Requeue dead letters with new payloads; return how many, and how many were left alone."""
         changed = left_alone = 0
-        for part in _by_size(tasks, adds=revising.adds):
+        sized = partial(_revised_bytes, revising)
+        for part in in_parts(tasks, sized, size_max=PAYLOADS_BYTES_MAX):
             with half_way(changed):
                 placed = await self._revisions(caller, revising, part)
                 changed += await carry_out(
@@ -305,19 +306,8 @@ class Triage:
         return placed
 
 
-def _by_size(tasks: Sequence[Task], *, adds: int) -> Iterator[list[Task]]:
-    """Yield the tasks in parts whose payloads fit a frame of the link, at least one task each."""
-    part: list[Task] = []
-    size = 0
-    for task in tasks:
-        revised_bytes = task.payload_bytes + adds
-        if part and size + revised_bytes > PAYLOADS_BYTES_MAX:
-            yield part
-            part, size = [], 0
-        part.append(task)
-        size += revised_bytes
-    if part:
-        yield part
+def _revised_bytes(revising: Revising, task: Task) -> int:
+    return task.payload_bytes + revising.adds
 
 
 def _add(found: dict[str, ErrorKind], task: Task) -> None:

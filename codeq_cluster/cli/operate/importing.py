@@ -15,7 +15,7 @@ from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.backup.tenant_export import named_tenant
 from codeq_cluster.backup.tenant_reader import LeftOut, TenantReader
 from codeq_cluster.backup.tenant_rows import DEFAULT_TENANT, tenant_name
-from codeq_cluster.broker.requests.importer import in_parts
+from codeq_cluster.broker.requests.importer import arrival_bytes
 from codeq_cluster.cli.support.asking import Verbs, asks
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note, table
@@ -27,6 +27,7 @@ from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.limit import SHARERS_MAX
 from codeq_cluster.core.task import State
 from codeq_cluster.errors import BackupFailed, CodeqError
+from codeq_cluster.portions import in_parts
 
 # Each shard's leader decides on a request in one step, ahead of all others; 128 tasks take a few
 # milliseconds.
@@ -254,7 +255,7 @@ class _Sending:
                     rest += 1
 
         manifest = tenant_reader.manifest
-        batches = in_parts(chosen(), count_max=_TASKS, bytes_max=_BYTES)
+        batches = in_parts(chosen(), arrival_bytes, size_max=_BYTES, count_max=_TASKS)
         while (batch := await asyncio.to_thread(next, batches, None)) is not None:
             sent += len(batch)
             await self._send(Arrivals(tasks=batch))
