@@ -53,26 +53,35 @@ def requeue(view: View, operation: Requeue, rules: LifetimeRules) -> Decision:
     given: set[str] = set()  # Unique keys that these have got.
     for task in named_tasks(view, operation.tenant, operation.ids):
         if not revived_under(task, operation.request):
-            if not may_revive(task, now_ms=view.now_ms):
-                continue
-            refusal = taken(view, task, rules.shards, but=given)
-            if refusal is not None:
-                if len(operation.ids) == 1:
-                    return Decision(refusal)
-                continue  # It stays a dead letter, and the others go on.
-            if unique_key(task):
-                given.add(scope_of(task))
-            after = revived(
-                task,
-                rules,
-                seq=view.next_seq(),
-                by=operation.by,
-                request=operation.request,
-                now_ms=view.now_ms,
-            )
-            changes.append(TaskChange(before=task, after=after))
+            by, request = operation.by, operation.request
+            change = revival(view, task, rules, by=by, request=request, given=given)
+            if isinstance(change, Rejected) and len(operation.ids) == 1:
+                return Decision(change)
+            if not isinstance(change, TaskChange):
+                continue  # It stays as it is, and the others go on.
+            changes.append(change)
         count += 1
     return Decision(Changed(count), tuple(changes))
+
+
+def revival(
+    view: View, task: Task, rules: LifetimeRules, *, by: str, request: str, given: set[str]
+) -> TaskChange | Rejected | None:
+    """Return the change that revives a dead letter, or why its unique key is not free.
+
+    None for another task. `given` are the scopes of the unique keys that the decision has given to
+    others; that of this one is added.
+    """
+    if not may_revive(task, now_ms=view.now_ms):
+        return None
+    refusal = taken(view, task, rules.shards, but=given)
+    if refusal is not None:
+        return refusal
+    if unique_key(task):
+        given.add(scope_of(task))
+    seq, now_ms = view.next_seq(), view.now_ms
+    after = revived(task, rules, seq=seq, by=by, request=request, now_ms=now_ms)
+    return TaskChange(before=task, after=after)
 
 
 def revived_under(task: Task, request: str) -> bool:

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from codeq_cluster.core.administering import revival
 from codeq_cluster.core.audit_record import recorded
 from codeq_cluster.core.bulk import (
     CHANGED_MAX,
@@ -34,9 +35,7 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.tagging import tagged, tags_after
 from codeq_cluster.core.tags import TAGS_MAX, shown_tag
 from codeq_cluster.core.task import Cancelling, State, Task
-from codeq_cluster.core.transitions import due, may_revive, revived
-from codeq_cluster.core.unique import scope_of, unique_key
-from codeq_cluster.core.uniques import taken
+from codeq_cluster.core.transitions import due
 from codeq_cluster.core.view import View
 
 
@@ -172,7 +171,8 @@ def _changed(
         case ActionKind.CANCEL:
             return _cancelled(view, job, task, rules)
         case ActionKind.REQUEUE:
-            return _requeued(view, job, task, rules, given)
+            change = revival(view, task, rules, by=job.by, request=job.id, given=given)
+            return change if isinstance(change, TaskChange) else None
         case ActionKind.DELETE:
             return TaskChange(before=task, after=None)
         case ActionKind.PRIORITY:
@@ -194,21 +194,6 @@ def _cancelled(view: View, job: BulkJob, task: Task, rules: LifetimeRules) -> Ta
         return cancel_change(view, task, rules, request=job.id)
     asked = Cancelling(reason=job.action.reason, deadline_ms=view.now_ms, request=job.id)
     return cancel_with(view, task, rules, asked)
-
-
-def _requeued(
-    view: View, job: BulkJob, task: Task, rules: LifetimeRules, given: set[str]
-) -> TaskChange | None:
-    now_ms = view.now_ms
-    if not may_revive(task, now_ms=now_ms):
-        return None
-    if taken(view, task, rules.shards, but=given) is not None:
-        return None
-    if unique_key(task):
-        given.add(scope_of(task))
-    seq = view.next_seq()
-    after = revived(task, rules, seq=seq, by=job.by, request=job.id, now_ms=now_ms)
-    return TaskChange(before=task, after=after)
 
 
 def _prioritized(view: View, task: Task, priority: int) -> TaskChange | None:

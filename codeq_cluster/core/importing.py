@@ -14,7 +14,7 @@ from codeq_cluster.core import flowing, key_rules, spreading
 from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.dependencies import arriving as arriving_row
-from codeq_cluster.core.durable import Signal, Step
+from codeq_cluster.core.durable import Signal
 from codeq_cluster.core.items import KIND_OF, Governing, Item, Subscription, Topic
 from codeq_cluster.core.lane import KeyRule
 from codeq_cluster.core.limit import SHARERS_MAX, Limit, scope_of_limit
@@ -345,7 +345,3 @@ def _arriving(item: Governing, *, now_ms: int) -> Governing | None:
 def _queue(task: Task) -> str:
     """Return the queue that counts the task."""
     return task.dead_queue or task.command.lower()
-
-
-def _seq(row: Step | Signal) -> int:
-    return row.seq if isinstance(row, Signal) else 0

@@ -327,21 +327,6 @@ def revived(
     )
 
 
-def revised(
-    task: Task,
-    rules: LifetimeRules,
-    *,
-    payload_bytes: int,
-    seq: int,
-    by: str,
-    request: str,
-    now_ms: int,
-) -> Task:
-    """DEAD → READY, with a payload of another size."""
-    after = revived(task, rules, seq=seq, by=by, request=request, now_ms=now_ms)
-    return replace(after, payload_bytes=payload_bytes)
-
-
 def requeue_undone(task: Task, rules: LifetimeRules, policy: Policy, *, request: str) -> TaskChange:
     """READY or HELD → DEAD, as it was before: undoes the requeue at the end of its history.
 

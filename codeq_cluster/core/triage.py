@@ -5,15 +5,16 @@ Each has an audit record, and a retry under the same request gets the same answe
 
 from __future__ import annotations
 
-from codeq_cluster.core.administering import named_tasks, revived_under
-from codeq_cluster.core.changes import Change, Decision, TaskChange
+from msgspec.structs import replace
+
+from codeq_cluster.core.administering import named_tasks, revival, revived_under
+from codeq_cluster.core.changes import Change, Decision
 from codeq_cluster.core.operations import Purge, Revise, UndoRequeue
-from codeq_cluster.core.outcomes import Changed
+from codeq_cluster.core.outcomes import Changed, Rejected
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stepping import steps_of
 from codeq_cluster.core.task import AttemptOutcome, State, Task
-from codeq_cluster.core.transitions import cancelled, may_revive, requeue_undone, revised
-from codeq_cluster.core.uniques import taken
+from codeq_cluster.core.transitions import cancelled, requeue_undone
 from codeq_cluster.core.view import View
 
 _WAITING = (State.READY, State.DELAYED, State.HELD)
@@ -43,22 +44,17 @@ def revise(view: View, operation: Revise, rules: LifetimeRules) -> Decision:
         return Decision(Changed(0))
     if revived_under(task, operation.request):
         return Decision(Changed(1))
-    if not may_revive(task, now_ms=view.now_ms) or task.endings != operation.endings:
+    if task.endings != operation.endings:
         return Decision(Changed(0))
-    refusal = taken(view, task, rules.shards)
-    if refusal is not None:
-        return Decision(refusal)
-    after = revised(
-        task,
-        rules,
-        payload_bytes=len(operation.payload.encode()),
-        seq=view.next_seq(),
-        by=operation.by,
-        request=operation.request,
-        now_ms=view.now_ms,
-    )
-    change = TaskChange(before=task, after=after, payload=operation.payload)
-    return Decision(Changed(1), (change,))
+    by, request = operation.by, operation.request
+    change = revival(view, task, rules, by=by, request=request, given=set())
+    if change is None:
+        return Decision(Changed(0))
+    if isinstance(change, Rejected):
+        return Decision(change)
+    assert change.after is not None
+    after = replace(change.after, payload_bytes=len(operation.payload.encode()))
+    return Decision(Changed(1), (replace(change, after=after, payload=operation.payload),))
 
 
 def undo_requeue(view: View, operation: UndoRequeue, rules: LifetimeRules) -> Decision:
