@@ -97,11 +97,7 @@ class LimitExceeded(CodeqError):
 
 
 class TooMany(CodeqError):
-    """A tenant has as many of something as it may keep; nothing was done.
-
-    Attributes:
-        text: The message.
-    """
+    """A tenant has as many of something as it may keep; nothing was done."""
 
     def __init__(self, what: str, most: int, *, advice: str = "") -> None:
         self.text = f"too many {what} (at most {most}){advice and f': {advice}'}"

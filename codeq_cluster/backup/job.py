@@ -129,9 +129,6 @@ class BackupJobs:
     """The backups that this node takes.
 
     Args:
-        node_id: This node.
-        cluster_id: Its cluster.
-        place: The place of backups.
         shards: This node's replicas, in order.
         scratch: Directory for checkpoints; on the file system of the shards, emptied at once.
         keep: Complete backups that stay.

@@ -77,7 +77,6 @@ class Counted(Struct, frozen=True, array_like=True, tag="counted", kw_only=True)
         looked: Records read.
         selected: Tasks that the selection is about.
         changes: How many of them the action would change, as far as one task alone can say.
-        by_state: How many of them are in each state.
         by_error: How many of them have each error; those without one are left out.
     """
 
@@ -116,7 +115,6 @@ class Browse(Question[ShardPage], _Read, frozen=True, tag="browse", kw_only=True
         count: Rows at most.
         error: Only tasks with this error; empty for all.
         ended_before_ms: In the places of ended tasks, only those that ended before; 0 for all.
-        only: Selects among them.
     """
 
     answer = ShardPage
@@ -154,10 +152,8 @@ class BrowseTags(Question[ShardPage], _Read, frozen=True, tag="browse_tags", kw_
     Attributes:
         tags: (name, value), at least one, all of which a task must have.
         queue: In lower case; empty for every queue.
-        places: Only tasks in these.
         after: Position after which to begin; empty for the start.
         error: Only tasks with this error; empty for all.
-        only: Selects among them.
     """
 
     answer = ShardPage

@@ -73,7 +73,6 @@ class BulkAction(Struct, frozen=True, array_like=True, kw_only=True):
 
     Attributes:
         reason: Of a cancel, for people.
-        priority: The new one.
         put: Tags that each task has afterwards.
         remove: Names of tags that it has no more.
     """

@@ -56,8 +56,6 @@ class Dependents:
     """The dependents and parents that a decision changes.
 
     Args:
-        view: The shard's state.
-        rules: With the number of shards.
         changes: What the decision changes so far, each task at most once.
         told_bytes_max: What those who ask are told at once of parents that have ended; walks tell
             the others. None for no bound.

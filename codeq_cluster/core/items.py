@@ -456,7 +456,6 @@ class Policy(Struct, frozen=True):
     """The policy of one queue now.
 
     Attributes:
-        topic: None when the queue has none.
         paused: Nobody may claim from it.
     """
 

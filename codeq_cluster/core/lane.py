@@ -129,9 +129,6 @@ class FlowRule(Crossing, frozen=True, array_like=True, tag="flow"):
     Attributes:
         queue: The queue, or the limit's scope.
         seq: When they were put; older ones than those in force change nothing.
-        per_key: None for no rule.
-        shard: The one it is for.
-        per_queue: None for no rule.
         pinned, limit: See `Flow`.
     """
 

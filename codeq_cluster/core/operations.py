@@ -98,10 +98,8 @@ class Finish(Struct, frozen=True, array_like=True, tag="finish", kw_only=True):
     """End a leased task with a result, and create the tasks that follow it.
 
     Attributes:
-        submit: The result.
         next: The tasks, without id and tenant; a fingerprint only with an idempotency key.
         digest: Of all that is said of them.
-        shards: Of the cluster.
         groups: The group that each of them joins, empty for none; nothing if none joins one.
     """
 

@@ -51,10 +51,7 @@ class Roll:
     """The roll of one group.
 
     Args:
-        view: The shard's state.
         found: The group as it stands; None for a new one.
-        at: The group as it is now.
-        rules: With the number of shards.
         keys: Of the tasks that the decision makes.
 
     Attributes:
@@ -261,8 +258,6 @@ class Rolls:
     """The rolls of all groups that a decision changes.
 
     Args:
-        view: The shard's state.
-        rules: With the number of shards.
         changes: What the decision changes so far.
         keys: Of the tasks that the decision makes besides; those of members are added.
     """

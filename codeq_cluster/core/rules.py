@@ -34,11 +34,9 @@ class LifetimeRules:
         delivery_max_ms: Upper bound of that wait.
         sweep_delay_ms: From a task's end to the sweep of its uploads; longer than any upload takes.
         budget: The budget of each tenant that is not in `budgets`.
-        budgets: By tenant.
         unbudgeted_upload_bytes_max: The stored bytes beyond which a tenant without a budget of them
             uploads nothing; 0 for no bound.
         queues_max: A tenant with so many queues on any shard begins no more; 0 for no bound.
-        shards: Of the cluster.
     """
 
     backoff_policy: str = "exp_full_jitter"

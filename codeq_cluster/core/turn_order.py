@@ -27,11 +27,9 @@ class TurnOrder:
     Memory: ~300 bytes per queue.
 
     Attributes:
-        priority: As given.
         parked: The queues that are left out.
 
     Args:
-        turns: The tenant's.
         busy: The queues that have work, kept by the caller; others are forgotten in time.
         priority: Returns the priority of a queue's first ready task, or None when it has none.
     """

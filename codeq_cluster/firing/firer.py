@@ -71,8 +71,6 @@ class ScheduleFirer:
     """One shard's schedules on one node; idle unless the node leads the shard.
 
     Args:
-        engine: Of the shard.
-        store: The shard's state.
         wall_ms: Returns Unix milliseconds.
         wait_s: Takes so many creates of the tenant's rate and returns 0, or the seconds to wait.
         background: Owns the passes.

@@ -65,7 +65,6 @@ class Bootstrap:
     Args:
         statement: Returns its current statement.
         order: Ids of the configured nodes, in the order in which they are to lead.
-        calls: The link.
         level: Of the formats that a new cluster uses.
         on_bootstrap: Called with the bootstrap membership; writes it down durably and starts.
             Raises StorageFailed.

@@ -35,14 +35,11 @@ class NodeMembers:
     Before the groups have any, it is the configured one.
 
     Args:
-        settings: The node's settings.
         directory: Names the node's data and the bootstrap membership.
         groups: Of this node, in the order of shards.
         replicas: The same, for the replicas.
-        mesh: To the other nodes.
 
     Attributes:
-        me: This node.
         members: Asks the leaders about the membership.
     """
 

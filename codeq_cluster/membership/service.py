@@ -72,10 +72,8 @@ class MembershipService:
     """The membership of every shard, from this node.
 
     Args:
-        node_id: This node.
         replicas: This node's, in the order of shards; they know who leads.
         groups: This node's, in the order of shards.
-        link: To the other nodes.
     """
 
     def __init__(

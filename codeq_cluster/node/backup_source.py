@@ -16,12 +16,7 @@ _SPILL_AGAIN_S = 0.05  # Pause while the database waits for its background work.
 
 
 class BackupShard:
-    """One shard's replica on this node, brought up to its leader before a backup.
-
-    Args:
-        shard: Its number.
-        parts: Of the node.
-    """
+    """One shard's replica on this node, brought up to its leader before a backup."""
 
     def __init__(self, shard: int, parts: NodeParts) -> None:
         self._shard = shard

@@ -20,13 +20,6 @@ from codeq_cluster.wire import Mesh
 class ClusterCalls:
     """Makes the parts that span the cluster.
 
-    Args:
-        base: Of the node.
-        replicas: Its replicas.
-        mesh: To the other nodes.
-        members: The other nodes.
-        recovery: Knows which replicas are out.
-
     Attributes:
         router: Reaches every shard, wherever it is led.
         quotas: The rate limits of tenants.

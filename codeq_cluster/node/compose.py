@@ -60,7 +60,6 @@ class Node:
     """One node of the cluster.
 
     Args:
-        settings: The node's settings.
         clock: Stamps instants and decides when they are due; None for the machine's. The event
             loop's own time must advance with it.
         virtual: Moves that clock as callers ask; None for a node whose data is of real time.

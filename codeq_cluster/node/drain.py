@@ -21,7 +21,6 @@ class Drain:
     """One node's leaderships.
 
     Args:
-        node_id: This node.
         groups: Of this node, in the order of shards.
         replicas: The same order; they report changes of leaders.
     """

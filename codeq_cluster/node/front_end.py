@@ -44,7 +44,6 @@ class FrontEnd:
     """Opens a node to callers.
 
     Attributes:
-        parts: Of the node; they run.
         files: The artifact store; None for none.
         background: Runs what outlives a request.
         certificates: For https, and for the metrics.

@@ -18,10 +18,8 @@ class PeerHandler:
 
     Args:
         groups: Of this node, in the order of shards.
-        rest: Of this node.
         shard_calls: Answers the calls about shards, and the ones that nobody knows.
         methods: Answer all other calls, by name.
-        traced: Whether calls have spans.
         wall_ms: Tells the time, Unix milliseconds.
 
     Attributes:

@@ -34,11 +34,7 @@ _LOGGED = Fact("logged", _Asked, _Logged)
 
 
 class PeerLogs:
-    """Asks all connected nodes for entries, and answers them.
-
-    Args:
-        gathering: To the other nodes.
-    """
+    """Asks all connected nodes for entries, and answers them."""
 
     def __init__(self, gathering: AskAll) -> None:
         self._gathering = gathering

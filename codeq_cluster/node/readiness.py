@@ -16,9 +16,6 @@ class Readiness:
 
     Args:
         groups: Of this node, in the order of shards.
-        members: The cluster's membership.
-        disk_guard: Knows which replicas are out.
-        entries_in_flight_max: Of a leader.
 
     Attributes:
         draining: The node is about to stop.

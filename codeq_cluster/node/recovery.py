@@ -35,12 +35,7 @@ class Recovery:
         disk_guard: Knows which replicas are out.
 
     Args:
-        base: Of the node.
-        storage: Its storage.
-        replicas: Its replicas.
-        mesh: To the peers.
         members: Know whether a shard has a majority without this node.
-        drain: Transfers the leaderships.
         events: Of the replicas; this registers for them.
     """
 

@@ -31,12 +31,6 @@ from codeq_cluster.wire import Mesh
 class Replicas:
     """The replicas of a node, and what connects them.
 
-    Args:
-        base: Of the node.
-        storage: Holds their rows.
-        mesh: Carries the groups' messages.
-        events: Gets the groups' reports.
-
     Attributes:
         engines: By shard.
         groups: By shard.

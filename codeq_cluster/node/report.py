@@ -15,12 +15,7 @@ from codeq_cluster.raft.group import RaftGroup
 
 
 class Reporter:
-    """Makes the report.
-
-    Args:
-        base: Of the node.
-        parts: Of the node.
-    """
+    """Makes the report."""
 
     def __init__(self, base: NodeBase, parts: NodeParts) -> None:
         self._settings = base.settings

@@ -12,13 +12,7 @@ from codeq_cluster.storage.shard import Shard
 
 
 class ShardReplica:
-    """One shard's store, group and engine.
-
-    Args:
-        store: Holds log and state.
-        group: Writes the log.
-        engine: Holds the views of the state.
-    """
+    """One shard's store, group and engine."""
 
     def __init__(self, store: Shard, group: RaftGroup, engine: Engine) -> None:
         self._store = store

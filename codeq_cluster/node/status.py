@@ -15,10 +15,6 @@ class NodeStatus:
     """The shards of a node, as it sees them.
 
     Args:
-        settings: The node's settings.
-        storage: Its storage.
-        replicas: Its replicas.
-        members: The cluster's members and their addresses.
         calls: Know since when a peer cannot be reached.
     """
 

@@ -28,12 +28,7 @@ _ARTIFACT_STORE = "the artifact store"  # No URL has such a host.
 
 
 class WebhookWiring:
-    """Starts the broker's outgoing calls.
-
-    Args:
-        base: Of the node.
-        parts: Of the node; they run.
-    """
+    """Starts the broker's outgoing calls."""
 
     def __init__(self, base: NodeBase, parts: NodeParts) -> None:
         self._settings = base.settings.webhooks

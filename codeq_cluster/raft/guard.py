@@ -37,9 +37,6 @@ class Guard:
 
     No message of a member on other data, of an earlier term or of an earlier process start changes
     this replica's log, term or vote.
-
-    Args:
-        replica: The replica that is checked.
     """
 
     def __init__(self, replica: Replica) -> None:

@@ -22,13 +22,7 @@ class Leader:
     The source is asked for entries only after every entry of earlier terms is applied, and while
     neither a transfer nor a doubt about this replica's state is open.
 
-    Args:
-        replica: The replica that leads.
-
     Attributes:
-        announcer: Announces commits.
-        transfer: Transfers leadership.
-        trimmer: Trims the log.
         doubted: Ends a leadership that no majority agrees with.
     """
 

@@ -74,8 +74,6 @@ class Voters:
     """The members as one node of the group sees them; `adopt` changes them for all readers.
 
     Args:
-        node_id: This node.
-        shard: Number of the group.
         own_data: Identity of this node's data.
 
     Attributes:

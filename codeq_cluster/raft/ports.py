@@ -172,8 +172,6 @@ class Ports:
         writer: Makes the journal's rows durable.
         machine: Applies the committed entries.
         source: Where entries come from while this node leads.
-        link: To the peers.
-        timers: Time and the loop.
         random: For election timeouts.
         beat: When heartbeats are due; shared by the groups of a node.
         rest: Shared by them too; None if each sends all its heartbeats itself.

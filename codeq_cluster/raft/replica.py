@@ -32,7 +32,6 @@ class ReplicaId:
 
     Attributes:
         shard: Number of the shard, for logs and status.
-        node_id: This node.
         incarnation: Grows durably with each start on the same data; 1 to 2^64 - 1.
         level: The newest format version this node knows; it does not serve a group that uses a
             newer one.
@@ -54,9 +53,7 @@ class Replica:
 
     Attributes:
         shard, node_id, incarnation, level: See `ReplicaId`.
-        settings: Times and sizes.
         rules: Production has them all.
-        ports: The surroundings.
         machine: The state that the log drives.
         events: Callbacks for the node.
         now: Returns monotonic seconds.
@@ -67,8 +64,6 @@ class Replica:
         initial_members: The members for as long as the log names none; empty for a node that waits
             for a bootstrap, or to be added by a leader.
         wanted_members: The bootstrap that the next turn carries out.
-        voters: The membership in force.
-        elections: When this node starts an election.
         links: To which peers there is a connection.
         inbox, outbox: The messages from the peers, and to them.
         read_index: The reads that wait for proof of this leadership.
@@ -76,7 +71,6 @@ class Replica:
         journal: The log on this node's disk.
         named_members: The membership in force, as the log names it.
         engine: The library's Raft state on that log.
-        digests: Of the latest states.
         divergence: Which voters have another state.
         applier: Brings entries from the log into the state.
         followers: What this node as leader remembers of its followers' answers.

@@ -39,10 +39,6 @@ class Applier:
     state is compared with the one that a leader reported for the same index.
 
     Args:
-        shard: Number of the shard, for errors.
-        journal: The log.
-        machine: The state.
-        digests: This replica's latest states.
         divergence: Hears of every comparison.
         rules: Production has them all.
 
@@ -141,10 +137,6 @@ class Divergence:
 
     Either side of a difference may be wrong. A leader says which once a majority agrees with it;
     only a majority's agreement with this replica takes its verdict back.
-
-    Args:
-        voters: The voters.
-        shard: Number of the shard, for the log.
 
     Attributes:
         differs: The first index at which a voter's state differs, by voter and its data.

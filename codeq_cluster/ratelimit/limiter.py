@@ -79,10 +79,7 @@ class RateLimiter:
         unlimited: Scopes in which every request passes.
 
     Args:
-        node_id: This node.
-        nodes: Returns how many nodes the cluster has.
         replicas: This node's, in the order of shards; they know who leads.
-        calls: The link.
         limits: The same on every node.
         now_ns: Monotonic clock, nanoseconds.
         on_refused: Called with (scope, operation) of every refusal.

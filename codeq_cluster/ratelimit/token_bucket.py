@@ -41,7 +41,6 @@ class TokenBucket:
     rate and however frequent the calls.
 
     Args:
-        limit: The rate and the burst.
         now_ns: Monotonic nanoseconds; every call uses the same clock.
         shares: The limit is divided among this many buckets; each holds at least one token.
     """

@@ -48,9 +48,6 @@ class RelayDispatcher:
     """One shard's relays on one node; idle unless the node leads the shard.
 
     Args:
-        engine: Of the shard.
-        store: The shard's state.
-        shards: All shards.
         background: Owns the lines being sent.
         failed: Called for each relay that is set aside.
 

@@ -46,9 +46,7 @@ class AskAll:
     """Asks the other nodes and answers them.
 
     Args:
-        node_id: This node.
         peers: Returns the nodes that are connected.
-        calls: The link.
     """
 
     def __init__(self, *, node_id: str, peers: Callable[[], Sequence[str]], calls: Mesh) -> None:

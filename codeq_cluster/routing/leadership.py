@@ -36,11 +36,9 @@ class LeadershipTransfers:
     """Transfers the leadership of any shard, on behalf of this node's callers and peers.
 
     Args:
-        node_id: This node.
         replicas: This node's, in the order of shards; they know who leads.
         begin: Starts to transfer a shard's leadership from this node to a peer, or to any peer for
             None; returns whether it started.
-        calls: The link.
     """
 
     def __init__(

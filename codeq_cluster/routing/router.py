@@ -146,11 +146,8 @@ class Router:
     """Every shard of the cluster, from this node.
 
     Args:
-        node_id: This node.
         engines: One per shard, in the order of shards.
-        calls: The link.
         on_answered: Called with (method, seconds) of every call another node has answered.
-        tracing: Makes spans of the calls; None for none.
         is_out: Returns whether this node's replica of a shard is out of service; then it learns of
             no leader, however long it waits.
         peers: Returns the connected nodes, which are then asked.

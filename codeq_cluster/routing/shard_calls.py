@@ -40,7 +40,6 @@ class ShardCalls:
 
     Args:
         engines: One per shard, in the order of shards.
-        tracing: Makes spans of the calls; None for none.
     """
 
     def __init__(self, engines: Sequence[Engine], *, tracing: Tracing | None = None) -> None:

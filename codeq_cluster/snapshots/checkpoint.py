@@ -27,8 +27,6 @@ class Snapshots:
 
     Args:
         root: Their directory, on the file system of the shard; emptied at once.
-        shard: Its number.
-        store: The shard.
         incoming: The directory for a snapshot that is received.
         log_at: Finds an entry's term and members in a log.
     """

@@ -73,7 +73,6 @@ class SnapshotFetcher:
     Args:
         stores: By shard.
         replicas: By shard.
-        calls: The link.
         room: On the disk that the stores share.
         bytes_per_s: Pace of one fetch.
         hurries: Returns whether a shard has no majority until this node has fetched; the fetch is

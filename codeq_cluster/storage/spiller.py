@@ -61,12 +61,9 @@ class Spiller:
     more until there is room.
 
     Args:
-        wal: The node's write-ahead log.
         writer: The log's side on the loop.
         databases: By shard, open; they hold every row that the log has.
-        applied: The node's record of applied indexes.
         executor: Runs the syncs of the databases.
-        timers: Time and the loop.
         on_failed: Called with (shard, error) when a database failed; `reopen` must follow.
         held_bytes: See `HELD_BYTES`.
         spill_s: See `SPILL_S`.

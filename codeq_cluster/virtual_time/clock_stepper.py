@@ -50,7 +50,6 @@ class ClockStepper:
     """Advances the clock of one node, as `VirtualTime`; runs in the node's own event loop.
 
     Args:
-        time: The node's clock.
         operator: Asks the node, as the admin of the tenant whose tasks are waited for.
         client: Asks it as the producer of that tenant.
         workers: The known workers; the list may be filled later.

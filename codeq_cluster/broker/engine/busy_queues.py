@@ -45,9 +45,7 @@ class BusyQueues:
 
     Args:
         names: The queues with work, kept by the caller: see `left`.
-        turns: The tenant's turns.
         window: Returns the window on the ready tasks of a queue that has work.
-        is_open: Returns whether a queue may be claimed from now.
     """
 
     def __init__(

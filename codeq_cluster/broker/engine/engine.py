@@ -38,11 +38,7 @@ class Engine:
     """One shard's broker; implements the group's StateMachine and EntrySource.
 
     Args:
-        setup: Of the node.
-        shard: The shard's number.
-        store: Its rows.
         fraction: Returns random numbers in [0, 1).
-        open_log: Returns the Raft group that drives this engine.
 
     Attributes:
         fenced: How many entries were dropped because another term decided them.

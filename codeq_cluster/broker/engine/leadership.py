@@ -62,12 +62,7 @@ ENTRY_OVERHEAD_BYTES = 1024  # For an entry's frame, clock and sequence rows.
 class Leadership:
     """One leadership of a shard; begins on a new view.
 
-    Args:
-        state: Of the shard.
-        term: Of the log.
-
     Attributes:
-        term: Of the log.
         timers: Act on what is due.
         open: The batches that the log has not taken yet, in order.
     """

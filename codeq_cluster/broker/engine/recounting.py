@@ -22,8 +22,6 @@ class Recounted:
     state is read for it once, not at every change of its leader.
 
     Args:
-        store: The shard's state.
-        shard: Its number.
         failed: Called for each row that cannot be read.
     """
 

@@ -133,9 +133,6 @@ class EngineState:
     """One shard on this node, led or not.
 
     Args:
-        setup: Of the node.
-        shard: The shard's number.
-        store: Its rows.
         fraction: Returns random numbers in [0, 1).
 
     Attributes:

@@ -31,8 +31,6 @@ class Timers:
     """The timers of one shard during one leadership.
 
     Args:
-        shard: For the log.
-        view: Of the leadership.
         now_ms: The clock of decisions, Unix milliseconds.
         leases_from_ms: No lease ends before.
         act: Has an operation decided and waits until that is durable; never refuses it for a full

@@ -44,9 +44,7 @@ class Window:
     """All live keys of start <= key < edge; keys beyond the edge are read on demand.
 
     Args:
-        start: The first key of the range.
         end: The key after the last one.
-        read: See `Read`.
         budget: Shared with other windows; None gives the window its own.
         empty: The range has no live key now, so nothing need be read.
     """

@@ -28,7 +28,6 @@ class Ring:
     """The newest entries of one shard, without a gap.
 
     Args:
-        shard: Its number.
         changed: Called for each entry.
         failed: Called for what cannot be read.
     """

@@ -41,12 +41,7 @@ class TenantLoad(Struct, frozen=True, kw_only=True):
 
 
 class LocalDepths:
-    """The queues of every tenant.
-
-    Args:
-        stores: Of the shards, in order.
-        catalogue: Of the node.
-    """
+    """The queues of every tenant."""
 
     def __init__(self, *, stores: Sequence[StateStore], catalogue: Catalogue) -> None:
         self._stores = stores

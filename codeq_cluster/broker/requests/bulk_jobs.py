@@ -61,10 +61,7 @@ class Counts(Struct, frozen=True, kw_only=True):
     """What a selection is about now.
 
     Attributes:
-        selected: Tasks that it is about.
         changes: How many of these the action would change, as far as each alone can say.
-        by_state: How many of them are in each state.
-        by_error: How many of them have each error.
         more: Not all rows were read.
     """
 

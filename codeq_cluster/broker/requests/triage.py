@@ -70,8 +70,6 @@ class Acted(Struct, frozen=True, kw_only=True):
 
     Attributes:
         action: Names the action to undo it; empty if it cannot be undone.
-        ids: The selected tasks.
-        changed: How many of them were changed.
         left_alone: How many of them could not be changed as asked.
         by_error: Counts of the selected dead letters by error.
         more: Whether more tasks may be selected: ask again.

@@ -45,9 +45,7 @@ class Uploads:
     """Stores artifacts, and submits results that include files.
 
     Args:
-        shards: All shards.
         files: The artifact store; None if there is none, and then nothing here is called.
-        background: Owns work that outlives a call.
         base: Prefix of artifact URLs; empty for paths alone.
     """
 
