@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
-from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.items import KIND_OF, WEBHOOK_KEY_ID, WEIGHT_MAX, Pause, Topic, WebhookKey
-from codeq_cluster.core.lane import PerKey
+from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.operations import (
     Delete,
     DeleteTopic,
@@ -108,27 +106,21 @@ def delete(view: View, operation: Delete, _: LifetimeRules) -> Decision:
     return Decision(Changed(count), tuple(changes))
 
 
-class FlowOf(NamedTuple):
-    """What a topic says of its flow; see `Topic`."""
-
-    per_key: PerKey | None = None
-    per_queue: PerQueue | None = None
-    rule_seq: int = 0
-    pinned: str = ""
-    limit: str = ""
-
-    @property
-    def rules(self) -> bool:
-        """Whether the queue has any rule, or a share in a limit."""
-        return bool(self.per_key or self.per_queue or self.limit)
+_NO_FLOW = FlowRule("", "", 0, None, 0)
 
 
-_NO_FLOW = FlowOf()
-
-
-def flow_of(topic: Topic) -> FlowOf:
-    """Return what a topic says of its flow."""
-    return FlowOf(topic.per_key, topic.per_queue, topic.rule_seq, topic.pinned, topic.limit)
+def rule_on(topic: Topic, shard: int) -> FlowRule:
+    """Return the rules of a topic for a shard."""
+    return FlowRule(
+        topic.tenant,
+        topic.id,
+        topic.rule_seq,
+        topic.per_key,
+        shard,
+        topic.per_queue,
+        topic.pinned,
+        topic.limit,
+    )
 
 
 def put_topic(view: View, operation: PutTopic, _: LifetimeRules) -> Decision:
@@ -137,10 +129,10 @@ def put_topic(view: View, operation: PutTopic, _: LifetimeRules) -> Decision:
     assert found is None or isinstance(found, Topic)
     if found is None:
         return stands(view, operation)
-    return stands(view, operation, flow_of(found))
+    return stands(view, operation, rule_on(found, 0))
 
 
-def stands(view: View, operation: PutTopic, flow: FlowOf = _NO_FLOW) -> Decision:
+def stands(view: View, operation: PutTopic, flow: FlowRule = _NO_FLOW) -> Decision:
     """Create a topic, or change it under its next version; equal values change nothing."""
     assert 1 <= operation.weight <= WEIGHT_MAX
     assert min(operation.max_attempts, operation.retention_s, operation.max_consumers) >= 0
@@ -165,7 +157,7 @@ def stands(view: View, operation: PutTopic, flow: FlowOf = _NO_FLOW) -> Decision
         updated_ms=now_ms,
         request=operation.request,
         per_key=flow.per_key,
-        rule_seq=flow.rule_seq,
+        rule_seq=flow.seq,
         per_queue=flow.per_queue,
         pinned=flow.pinned,
         limit=flow.limit,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from codeq_cluster.core.administering import FlowOf, delete_topic, flow_of, stands
+from msgspec.structs import replace
+
+from codeq_cluster.core.administering import delete_topic, rule_on, stands
 from codeq_cluster.core.changes import Decision, ItemChange
 from codeq_cluster.core.gating import in_force
 from codeq_cluster.core.items import Item, Topic
@@ -31,9 +33,9 @@ def put_flow(view: View, operation: PutFlow, _: LifetimeRules) -> Decision:
     assert found is None or isinstance(found, Topic)
     queue = asked.name.lower()
     here = view.flow(asked.tenant, queue)
-    had = flow_of(found) if found is not None else _left(here)
+    had = rule_on(found, 0) if found is not None else _left(asked.tenant, queue, here)
     limit = operation.limit.lower()
-    wanted = had._replace(per_key=operation.per_key, per_queue=operation.per_queue, limit=limit)
+    wanted = replace(had, per_key=operation.per_key, per_queue=operation.per_queue, limit=limit)
     if wanted == had:
         return stands(view, asked, had)
     if is_full(view, asked.tenant, queue):
@@ -48,12 +50,11 @@ def put_flow(view: View, operation: PutFlow, _: LifetimeRules) -> Decision:
         if not pinned and here is not None and here.per_key:
             return Decision(Rejected(Rejection.KEYS_ELSEWHERE))
         pinned = pinned or (scope_of_limit(limit) if limit else queue)
-    wanted = wanted._replace(rule_seq=view.next_seq(), pinned=pinned)
+    wanted = replace(wanted, seq=view.next_seq(), pinned=pinned)
     decision = stands(view, asked, wanted)
     if not decision.changes:
         return decision
-    rule = _rule(asked.tenant, queue, wanted, shard=0)
-    return Decision(decision.outcome, (*decision.changes, *spread(view, rule, operation.shards)))
+    return Decision(decision.outcome, (*decision.changes, *spread(view, wanted, operation.shards)))
 
 
 def drop_topic(view: View, operation: DeleteTopic, rules: LifetimeRules) -> Decision:
@@ -61,11 +62,10 @@ def drop_topic(view: View, operation: DeleteTopic, rules: LifetimeRules) -> Deci
     queue = operation.name.lower()
     found = view.item(ItemKind.TOPIC, operation.tenant, queue)
     decision = delete_topic(view, operation, rules)
-    if not isinstance(found, Topic) or not flow_of(found).rules:
+    if not isinstance(found, Topic) or not (found.per_key or found.per_queue or found.limit):
         return decision
-    ended = FlowOf(rule_seq=view.next_seq(), pinned=found.pinned)
-    rule = _rule(operation.tenant, queue, ended, shard=0)
-    return Decision(decision.outcome, (*decision.changes, *spread(view, rule, operation.shards)))
+    ended = FlowRule(operation.tenant, queue, view.next_seq(), None, 0, pinned=found.pinned)
+    return Decision(decision.outcome, (*decision.changes, *spread(view, ended, operation.shards)))
 
 
 def arrived(view: View, item: Topic | Limit, shards: int) -> list[ItemChange]:
@@ -74,11 +74,6 @@ def arrived(view: View, item: Topic | Limit, shards: int) -> list[ItemChange]:
         return []
     rule = rule_on(item, 0) if isinstance(item, Topic) else rule_of(item, 0)
     return list(spread(view, rule, shards))
-
-
-def rule_on(topic: Topic, shard: int) -> FlowRule:
-    """Return the rules of a topic for a shard."""
-    return _rule(topic.tenant, topic.id, flow_of(topic), shard=shard)
 
 
 def restored(item: Item) -> Iterator[Flow]:
@@ -108,22 +103,18 @@ def restored_without(tenant: str, queue: str, *, pinned: str) -> Flow:
     return Flow(tenant=tenant, id=queue, seq=0, expires_ms=1, pinned=pinned)
 
 
-def _left(flow: Flow | None) -> FlowOf:
+def _left(tenant: str, queue: str, flow: Flow | None) -> FlowRule:
     """Return what is in force without a topic: a pin, and the end of the rules, outlive theirs."""
     if flow is None:
-        return FlowOf()
-    return FlowOf(flow.per_key, flow.per_queue, flow.seq, flow.pinned, flow.limit)
+        return FlowRule(tenant, queue, 0, None, 0)
+    return FlowRule(
+        tenant, queue, flow.seq, flow.per_key, 0, flow.per_queue, flow.pinned, flow.limit
+    )
 
 
 def _set_flow(view: View, operation: SetFlow, _: LifetimeRules) -> Decision:
     """Put a rule in force here; a relay brings the same one."""
     return Decision(Changed(1), tuple(in_force(view, operation.rule)))
-
-
-def _rule(tenant: str, queue: str, of: FlowOf, *, shard: int) -> FlowRule:
-    return FlowRule(
-        tenant, queue, of.rule_seq, of.per_key, shard, of.per_queue, of.pinned, of.limit
-    )
 
 
 RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {SetFlow: _set_flow}

@@ -16,8 +16,7 @@ from codeq_cluster.broker.questions import Settle
 from codeq_cluster.broker.requests.producer import new_id, on_their_shards
 from codeq_cluster.broker.values import Caller, new_request
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.administering import FlowOf, flow_of
-from codeq_cluster.core.flowing import rule_on
+from codeq_cluster.core.administering import rule_on
 from codeq_cluster.core.gate import Gate, PerQueue
 from codeq_cluster.core.items import (
     PAUSES_MAX,
@@ -218,7 +217,9 @@ class QueuePolicies:
             if isinstance(found, BaseException):
                 raise found
             flow = records.item_in(found.values[0], Flow)
-            if flow is None and flow_of(topic) == FlowOf(rule_seq=topic.rule_seq):
+            if flow is None and not (
+                topic.per_key or topic.per_queue or topic.pinned or topic.limit
+            ):
                 continue  # The shard has followed the end of the rules, and has forgotten it since.
             if flow is None or flow.seq < topic.rule_seq or not flow.is_followed:
                 return True
