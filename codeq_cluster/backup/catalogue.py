@@ -6,6 +6,7 @@ import calendar
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from codeq_cluster.backup import manifest as manifests
 from codeq_cluster.backup.chunks import decoded
 from codeq_cluster.backup.create import Written
 from codeq_cluster.backup.manifest import MANIFEST, BackupManifest, Part
-from codeq_cluster.backup.rows import PRIMARY, Row, RowTally
+from codeq_cluster.backup.rows import PRIMARY, Row, counts_of
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.task import Task
@@ -143,7 +144,7 @@ def rows_of(
 def _rows_of(
     place: BackupTarget, manifest: BackupManifest, part: Part, passed: Callable[[int], None]
 ) -> Iterator[list[Row]]:
-    written, tally = Written(), RowTally()
+    written, tally = Written(), Counter[keyspace.Family]()
 
     def pieces() -> Iterator[bytes]:
         for piece in written.passing(place.read(manifest.id, part.file)):
@@ -155,11 +156,11 @@ def _rows_of(
             family = keyspace.family(key)
             if family not in PRIMARY:
                 raise BackupDamaged(f"it holds a row that is none of a backup: {key[:40]!r}")
-            tally.add(family)
+            tally[family] += 1
         yield rows
     if (written.size, written.hexdigest()) != (part.size, part.blake2b):
         raise BackupDamaged("it is not the file that the manifest names")
-    if tally.counts() != part.counts:
+    if counts_of(tally) != part.counts:
         raise BackupDamaged("it has not the rows that the manifest counts")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -11,7 +12,7 @@ from hashlib import blake2b
 from codeq_cluster.backup import manifest as manifests
 from codeq_cluster.backup.chunks import encoded
 from codeq_cluster.backup.manifest import MANIFEST, BackupManifest, Part, part_file
-from codeq_cluster.backup.rows import CLOCK, SEQ, Row, RowTally, number, primary_rows
+from codeq_cluster.backup.rows import CLOCK, SEQ, Row, counts_of, number, primary_rows
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.codec import keyspace
 from codeq_cluster.errors import BackupFailed
@@ -101,15 +102,16 @@ def write_part(
         BackupFailed: It cannot be written, or was stopped.
         StorageFailed: It cannot be read.
     """
-    tally, written = RowTally(), Written()
+    tally, written = Counter[keyspace.Family](), Written()
 
     def rows() -> Iterator[Row]:
         for key, value in primary_rows(cut.stored):
-            tally.add(keyspace.family(key))
+            tally[keyspace.family(key)] += 1
+            pace.spend(len(key) + len(value))
             yield key, value
 
     def pieces() -> Iterator[bytes]:
-        for piece in written.passing(encoded(_paced(rows(), pace))):
+        for piece in written.passing(encoded(rows())):
             passed(len(piece))
             yield piece
 
@@ -124,16 +126,10 @@ def write_part(
         seq=number(cut.stored, SEQ),
         size=written.size,
         blake2b=written.hexdigest(),
-        counts=tally.counts(),
+        counts=counts_of(tally),
     )
 
 
 def write_manifest(place: BackupTarget, manifest: BackupManifest) -> None:
     """Write the manifest, which completes the backup; blocks, raises BackupFailed."""
     place.write(manifest.id, MANIFEST, iter((manifests.encode(manifest),)))
-
-
-def _paced(rows: Iterator[Row], pace: Pace) -> Iterator[Row]:
-    for key, value in rows:
-        pace.spend(len(key) + len(value))
-        yield key, value

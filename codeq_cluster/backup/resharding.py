@@ -15,11 +15,6 @@ from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_key
 from codeq_cluster.core.stored_item import Place
 
 
-def shard_of_task(task_id: str, shards: int) -> int:
-    """Return the shard of a task's rows."""
-    return shard_of(task_id, shards)
-
-
 def shard_of_item(item: Item, *, source: int, shards: int) -> int:
     """Return the shard of an item.
 
@@ -47,11 +42,11 @@ def shard_of_row(row: Row, *, source: int, shards: int) -> int:
     key, value = row
     match keyspace.family(key):
         case Family.IDEMPOTENCY:
-            return shard_of_task(records.decode_key_row(value).task_id, shards)
+            return shard_of(records.decode_key_row(value).task_id, shards)
         case Family.ITEM:
             return shard_of_item(records.decode_item(value), source=source, shards=shards)
         case Family.BODY:
             # A delivery's id begins with its task's id.
-            return shard_of_task(tenant_key(key)[1].split(".", 1)[0], shards)
+            return shard_of(tenant_key(key)[1].split(".", 1)[0], shards)
         case _:
-            return shard_of_task(key[key.rindex(b"/") + 1 :].decode(), shards)
+            return shard_of(keyspace.last_id(key), shards)

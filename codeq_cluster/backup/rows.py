@@ -7,9 +7,10 @@ A shard's numbers about itself are in the manifest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import Family
@@ -48,14 +49,7 @@ class Counts(Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def rows(self) -> int:
         """Return the total."""
-        return (
-            self.tasks
-            + self.payloads
-            + self.results
-            + self.idempotency_keys
-            + self.items
-            + self.bodies
-        )
+        return sum(astuple(self))
 
 
 _COUNTED = {
@@ -68,21 +62,9 @@ _COUNTED = {
 }
 
 
-class RowTally:
-    """Counts rows while they are read."""
-
-    def __init__(self) -> None:
-        self._numbers = dict.fromkeys(_COUNTED.values(), 0)
-        self.rows = 0
-
-    def add(self, family: Family) -> None:
-        """Count a row of a primary family."""
-        self._numbers[_COUNTED[family]] += 1
-        self.rows += 1
-
-    def counts(self) -> Counts:
-        """Return the counts."""
-        return Counts(**self._numbers)
+def counts_of(tally: Mapping[Family, int]) -> Counts:
+    """Return the counts of rows that were counted by their families."""
+    return Counts(**{name: tally.get(family, 0) for family, name in _COUNTED.items()})
 
 
 def primary_rows(stored: StoredShard) -> Iterator[Row]:

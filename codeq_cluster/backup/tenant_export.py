@@ -11,7 +11,7 @@ from codeq_cluster.backup.catalogue import known_rows_of, new_id
 from codeq_cluster.backup.chunks import encoded
 from codeq_cluster.backup.create import Written, write_manifest
 from codeq_cluster.backup.manifest import BackupManifest, Part
-from codeq_cluster.backup.rows import Row, RowTally
+from codeq_cluster.backup.rows import Row, counts_of
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.backup.tenant_rows import DEFAULT_TENANT, OneTenant, tenant_name, tenant_of
 from codeq_cluster.codec import keyspace
@@ -101,13 +101,13 @@ def _part(
     into: BackupTarget,
     passed: Callable[[int], None],
 ) -> Part:
-    tally, written = RowTally(), Written()
+    tally, written = Counter[Family](), Written()
     one = OneTenant(tenant_name(tenant))
 
     def rows() -> Iterator[Row]:
         for row in one.passing(known_rows_of(place, manifest, part, passed=passed)):
-            tally.add(keyspace.family(row[0]))
+            tally[keyspace.family(row[0])] += 1
             yield row
 
     into.write(backup, part.file, written.passing(encoded(rows())))
-    return replace(part, size=written.size, blake2b=written.hexdigest(), counts=tally.counts())
+    return replace(part, size=written.size, blake2b=written.hexdigest(), counts=counts_of(tally))

@@ -16,7 +16,7 @@ from codeq_cluster.backup.catalogue import known_rows_of
 from codeq_cluster.backup.manifest import BackupManifest, Part
 from codeq_cluster.backup.rows import Row, tenant_key
 from codeq_cluster.backup.target import BackupTarget
-from codeq_cluster.backup.tenant_rows import tenant_of
+from codeq_cluster.backup.tenant_rows import last_part, tenant_of
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core import task_ids
@@ -92,7 +92,7 @@ class TenantReader:
             if tenant_of((key, value)) != self.tenant:
                 continue  # Another tenant's, or nobody knows whose: its record cannot be read.
             task = records.decode_task(value)
-            task_id = _last(key)
+            task_id = last_part(key)
             payload = payloads.at(task_id)
             if payload is None or task.id.encode() != task_id:
                 raise BackupDamaged(f"{self.manifest.id}/{part.file}: a task lacks its payload")
@@ -145,7 +145,7 @@ class TenantReader:
             awaited |= _awaited_by(arrival.dependencies)
         for part in self.manifest.parts if awaited else ():
             for key, value in self._rows(part, Family.TASK):
-                if _last(key) in awaited and tenant_of((key, value)) == self.tenant:
+                if last_part(key) in awaited and tenant_of((key, value)) == self.tenant:
                     yield records.decode_task(value)
         relayed = (arrival.task for arrival in self._relayed()) if awaited else ()
         yield from (task for task in relayed if task.id.encode() in awaited)
@@ -179,7 +179,7 @@ class TenantReader:
                     keyed.pop(name, None)
         for part in self.manifest.parts if others else ():
             for key, _ in self._rows(part, Family.TASK):
-                others.pop(_last(key), None)
+                others.pop(last_part(key), None)
         yield from keyed.values()
         yield from others.values()
 
@@ -263,9 +263,9 @@ class _Beside:
 
     def at(self, row_id: bytes) -> bytes | None:
         """Return the value of this id; skip all rows before it."""
-        while self._next is not None and _last(self._next[0]) < row_id:
+        while self._next is not None and last_part(self._next[0]) < row_id:
             self._next = next(self._rows, None)
-        if self._next is None or _last(self._next[0]) != row_id:
+        if self._next is None or last_part(self._next[0]) != row_id:
             return None
         return self._next[1]
 
@@ -336,7 +336,3 @@ class _Callbacks:
         item = self._items.item()
         assert item is None or isinstance(item, Delivery)
         return item
-
-
-def _last(key: bytes) -> bytes:
-    return key[key.rindex(b"/") + 1 :]

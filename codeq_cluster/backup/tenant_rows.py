@@ -39,10 +39,10 @@ class OneTenant:
             case Family.TASK:
                 if tenant_of(row) != self._tenant:
                     return False
-                self._tasks.add(_last(key))
+                self._tasks.add(last_part(key))
                 return True
             case Family.PAYLOAD | Family.RESULT:
-                return _last(key) in self._tasks
+                return last_part(key) in self._tasks
             case Family.ITEM:
                 return tenant_of(row) == self._tenant
             case Family.IDEMPOTENCY:
@@ -76,5 +76,6 @@ def _task_of(row: Row) -> bytes | None:
         return None
 
 
-def _last(key: bytes) -> bytes:
+def last_part(key: bytes) -> bytes:
+    """Return what follows the last slash of a key: the id of a task, or of a row beside it."""
     return key[key.rindex(b"/") + 1 :]
