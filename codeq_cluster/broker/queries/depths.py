@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from operator import add
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from codeq_cluster.broker.engine.answers import oldest_ready_ms
 from codeq_cluster.broker.engine.catalogue import Catalogue
@@ -119,13 +121,4 @@ class LocalDepths:
 
 def plus(one: Counters, other: Counters) -> Counters:
     """Return the sum of two counters."""
-    return Counters(
-        one.ready + other.ready,
-        one.delayed + other.delayed,
-        one.leased + other.leased,
-        one.dead + other.dead,
-        one.done + other.done,
-        one.failed + other.failed,
-        one.stored_bytes + other.stored_bytes,
-        one.held + other.held,
-    )
+    return Counters(*map(add, astuple(one), astuple(other)))
