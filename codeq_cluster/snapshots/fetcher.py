@@ -129,8 +129,7 @@ class SnapshotFetcher:
         These hold throughout:
         - The leader is asked at most every ten minutes for a snapshot that does not fit here.
         - A snapshot is not received if the replica has no use for it, this release does not know
-        its
-          formats, or no room is reserved for it.
+          its formats, or no room is reserved for it.
         - Nothing is installed that has not been verified whole.
         - The received files are deleted at every end but two: they were installed, or installing
           them failed, so that they may be the only whole state.
