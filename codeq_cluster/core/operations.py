@@ -145,12 +145,7 @@ class Staging(Struct, frozen=True, array_like=True, tag="stage", kw_only=True):
 
 
 class _OnMany(Struct, frozen=True, array_like=True, kw_only=True):
-    """What everybody says who changes many tasks, or items.
-
-    Attributes:
-        ids: On this shard.
-        by: Subject of the operator.
-    """
+    """What an operator says, `by` its subject, who changes many tasks or items of this shard."""
 
     request: str
     tenant: str

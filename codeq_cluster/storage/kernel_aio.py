@@ -134,11 +134,7 @@ class KernelAio:
         return True
 
     def _call(self, number: int, *arguments: int) -> int:
-        """Make a system call of at most five arguments; return its result.
-
-        Raises:
-            OSError: The call failed.
-        """
+        """Make a system call of at most five arguments; return its result, or raise OSError."""
         missing = (0,) * (5 - len(arguments))
         result = int(self._syscall(number, *arguments, *missing))
         if result < 0:

@@ -398,11 +398,7 @@ class Leadership:
 
 
 def _smaller(operation: Operation) -> Operation:
-    """Return the operation for half as many tasks.
-
-    Raises:
-        OperationTooLarge: The operation is for one task already.
-    """
+    """Return the operation for half as many tasks; raises OperationTooLarge if it is for one."""
     if isinstance(operation, Advance | Claim) and operation.count > 1:
         return replace(operation, count=operation.count // 2)
     if isinstance(operation, Fire | FillBack) and len(operation.runs) > 1:

@@ -187,11 +187,7 @@ class Feed:
         await asyncio.sleep(0)  # Many watchers may come at once, with many shards each.
 
     def _holds(self, shard: int, after: Position) -> bool:
-        """Return whether this node's log has all that follows a position.
-
-        Raises:
-            OtherHistory: The entry there is another one.
-        """
+        """Return whether this node's log has all after a position, or raise OtherHistory."""
         local = self._shards.local(shard)
         index, oldest = after.index, local.oldest_index
         if not oldest <= index + 1 <= local.applied_index + 1:

@@ -318,11 +318,7 @@ class Claims:
 
 
 def _say_unknown(failures: Sequence[CodeqError]) -> None:
-    """Fail a claim that may have leased tasks nobody receives; claiming more would hide that.
-
-    Raises:
-        OutcomeUnknown: A failed shard may have leased tasks.
-    """
+    """Fail a claim that may have leased tasks nobody receives; claiming more would hide that."""
     for failure in failures:
         if isinstance(failure, OutcomeUnknown):
             raise failure
