@@ -55,11 +55,7 @@ class ArtifactBackend(Protocol):
         """
 
     async def head(self, path: str) -> Stored:
-        """Return an artifact's description.
-
-        Raises:
-            ArtifactMissing: There is none.
-        """
+        """Return an artifact's description; raises ArtifactMissing if there is none."""
 
     def get(
         self, path: str, *, start: int, end: int | None, etag: str

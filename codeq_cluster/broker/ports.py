@@ -204,11 +204,7 @@ class Shards(Protocol):
         """Return every queue of the tenant, or the one named, shard by shard."""
 
     async def ask(self, shard: int, question: Question[_A], *, deadline: float) -> _A:
-        """Return a leader's answer as of now.
-
-        Raises:
-            Overloaded: Too many callers wait there already.
-        """
+        """Return a leader's answer as of now; raises Overloaded if too many wait there already."""
 
     def local(self, shard: int) -> LocalShard:
         """Return this node's replica."""

@@ -109,11 +109,7 @@ class Waiters:
         return Ticket(self._claims, tuple((tenant, queue) for queue in queues or (ANY,)))
 
     def for_result(self, task_id: str) -> Ticket:
-        """Return a ticket for a task's result appearing in this replica.
-
-        Raises:
-            Overloaded: Too many callers wait on this node already.
-        """
+        """Return a ticket for a task's result appearing in this replica; raises Overloaded."""
         self._admit(self._results)
         return Ticket(self._results, (task_id,))
 

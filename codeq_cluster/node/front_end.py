@@ -56,11 +56,7 @@ class FrontEnd:
     certificates: NodeCertificates
 
     async def open(self) -> HttpServer:
-        """Serve the API and the page; return the server.
-
-        Raises:
-            OSError: The port is taken.
-        """
+        """Serve the API and the page; return the server. Raises OSError if the port is taken."""
         base, parts, certificates = self.base, self.parts, self.certificates
         register_gauges(
             base.metrics,

@@ -261,11 +261,7 @@ class Journal:
         return entry
 
     def add(self, command: bytes, index: int, term: int) -> None:
-        """Append one entry.
-
-        Raises:
-            SafetyViolated: The entry does not follow the last one.
-        """
+        """Append one entry; raises SafetyViolated if it does not follow the last one."""
         if self._newest is not None and (index != self.last + 1 or term < self.last_term):
             raise SafetyViolated(
                 f"entry {index} of term {term} after entry {self.last} of term {self.last_term}"

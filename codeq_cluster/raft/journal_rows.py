@@ -164,11 +164,7 @@ def stored_end(
 def stored_entries(
     rows: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
 ) -> Iterator[Entry]:
-    """Yield the stored entries.
-
-    Raises:
-        ValueError: A row is damaged.
-    """
+    """Yield the stored entries; raises ValueError if a row is damaged."""
     return (decode_row(key, value) for key, value in rows(key_of(0), LOG_END))
 
 
@@ -188,11 +184,7 @@ def _row_crc(command: bytes, index: int, term: int) -> int:
 
 
 def decode_row(key: bytes, value: bytes) -> Entry:
-    """Return the entry in a row.
-
-    Raises:
-        ValueError: The row is damaged, or of another version.
-    """
+    """Return the entry in a row; raises ValueError if it is damaged, or of another version."""
     if len(key) != len(LOG) + _INDEX.size:
         raise ValueError("its key has the wrong length")
     if len(value) <= _HEAD.size:

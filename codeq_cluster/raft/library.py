@@ -50,11 +50,7 @@ def verify() -> None:
 
 
 def check_file(name: str, content: bytes) -> None:
-    """Check one of the library's files against its pinned hash.
-
-    Raises:
-        SafetyViolated: The content differs.
-    """
+    """Check one of the library's files against its pinned hash; raises SafetyViolated."""
     found = hashlib.sha256(content).hexdigest()
     if found != _SHA256[name]:
         raise SafetyViolated(

@@ -44,11 +44,7 @@ class Memberships:
         self._named = [self.newest]
 
     def append(self, index: int, payload: bytes) -> None:
-        """Note an entry that names a membership.
-
-        Raises:
-            ValueError: The payload is no membership.
-        """
+        """Note an entry that names a membership; raises ValueError if it names none."""
         if index > self.newest[0]:
             self.newest = (index, codec.decode(payload))
             self._named.append(self.newest)

@@ -80,11 +80,7 @@ class Zone:
 
 @lru_cache(maxsize=1024)  # More than there are names.
 def zone_of(name: str) -> Zone:
-    """Return a zone by its IANA name.
-
-    Raises:
-        InvalidZone: There is none of this name.
-    """
+    """Return a zone by its IANA name; raises InvalidZone if there is none of this name."""
     if name not in zone_names():
         raise InvalidZone(name, nearest=_nearest(name))
     file = resources.files("tzdata.zoneinfo").joinpath(*name.split("/"))

@@ -120,11 +120,7 @@ class IncomingSnapshot:
     """
 
     def __init__(self, path: Path, manifest: SnapshotManifest, *, log_at: LogAt) -> None:
-        """Begin with an empty directory.
-
-        Raises:
-            StorageFailed: The disk refused.
-        """
+        """Begin with an empty directory; raises StorageFailed."""
         self.path = path
         self._log_at = log_at
         self.manifest = manifest

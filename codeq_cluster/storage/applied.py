@@ -24,11 +24,7 @@ class AppliedFile:
     """The applied indexes of a node's shards, in one small file."""
 
     def __init__(self, path: Path, *, shards: int) -> None:
-        """Open the file, or create it.
-
-        Raises:
-            OSError: The disk refused.
-        """
+        """Open the file, or create it; raises OSError."""
         size = shards * _SLOT.size
         path.touch()
         with path.open("r+b") as file:

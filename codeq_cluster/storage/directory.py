@@ -72,11 +72,7 @@ class DataDirectory:
         return self._identity.bootstrap
 
     def note_bootstrap(self, membership: Membership) -> None:
-        """Record durably which members bootstrap the cluster.
-
-        Raises:
-            StorageFailed: The disk refused.
-        """
+        """Record durably which members bootstrap the cluster; raises StorageFailed."""
         self._write(msgspec.structs.replace(self._identity, bootstrap=membership))
 
     def use(self, level: int) -> None:
@@ -97,11 +93,7 @@ class DataDirectory:
         return self._identity.virtual_by_ms
 
     def note_offset(self, virtual_by_ms: int) -> None:
-        """Record durably how far virtual time is ahead of the machine's.
-
-        Raises:
-            StorageFailed: The disk refused.
-        """
+        """Record durably how far virtual time is ahead of the machine's; raises StorageFailed."""
         assert self._identity.virtual_by_ms is not None, "the data is of real time"
         self._write(msgspec.structs.replace(self._identity, virtual_by_ms=virtual_by_ms))
 
@@ -310,11 +302,7 @@ def _hold(path: Path, lock: int) -> None:
 
 
 def read_identity(path: Path) -> DirectoryIdentity:
-    """Return the identity of a directory.
-
-    Raises:
-        DataDirectoryRefused: It has none, or a damaged one.
-    """
+    """Return the identity of a directory; raises DataDirectoryRefused if it has no sound one."""
     if not (path / IDENTITY).is_file():
         raise DataDirectoryRefused(f"{path} is no data directory: it has no {IDENTITY}")
     return read_file(path / IDENTITY)

@@ -46,11 +46,7 @@ class RocksRows:
 
     @property
     def handle(self) -> ColumnFamily:
-        """Return the handle of the family for a batch.
-
-        Raises:
-            StorageFailed: The directory is closed.
-        """
+        """Return the handle of the family for a batch; raises StorageFailed once it is closed."""
         if self._handle is None:
             raise StorageFailed("writing: the directory is closed")
         return self._handle
@@ -61,11 +57,7 @@ class RocksRows:
         self._rows.close()
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value, or None.
-
-        Raises:
-            StorageFailed: The disk refused.
-        """
+        """Return the value, or None; raises StorageFailed."""
         try:
             value: bytes | None = self._rows.get(key)
         except Exception as error:
@@ -119,11 +111,7 @@ class RocksState(RocksRows):
         super().__init__(db, STATE)
 
     def open(self, db: Rdict) -> None:
-        """Read this database from now on.
-
-        Raises:
-            ValueError: Its applied index is damaged.
-        """
+        """Read this database from now on; raises ValueError if its applied index is damaged."""
         super().open(db)
         self.applied_index, self.digest = place(self.get(PLACE))
 
@@ -159,11 +147,7 @@ class RocksLog(RocksRows):
 
 
 def place(row: bytes | None) -> tuple[int, bytes]:
-    """Return the applied index and the digest of a state, from its row.
-
-    Raises:
-        ValueError: The row is damaged.
-    """
+    """Return the applied index and the digest of a state, from its row; raises ValueError."""
     if row is None:
         return _FRESH_INDEX, _FRESH_DIGEST
     if len(row) != _PLACE_BYTES:

@@ -171,11 +171,7 @@ class Wal:
     # Writing.
 
     def make_room(self, needed: int) -> None:
-        """Make room for a job of `needed` bytes; blocks.
-
-        Raises:
-            StorageFailed: The disk refused; the call may be retried.
-        """
+        """Make room for a job of `needed` bytes; blocks, raises StorageFailed, may be retried."""
         try:
             if self.file is None or self._offset + needed > max(self._segment_bytes, self._size):
                 if self.file is not None:
@@ -253,11 +249,7 @@ class Wal:
             raise StorageFailed(f"shortening the write-ahead log: {error}") from error
 
     def kept(self, shard: int, after: int) -> list[Write]:
-        """Return one shard's writes on disk after job `after`; blocks.
-
-        Raises:
-            StorageFailed: The disk refused, or a segment is damaged.
-        """
+        """Return one shard's writes on disk after job `after`; blocks, raises StorageFailed."""
         found: list[Write] = []
         try:
             # Iterate over a copy, because `release` may shorten the list; the segments it deletes

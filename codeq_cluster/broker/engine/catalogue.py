@@ -259,11 +259,7 @@ class Catalogue:
     # -- applied entries --------------------------------------------------------------------------
 
     async def settled(self, shard: int, index: int) -> None:
-        """Wait until the shard's entry `index` is applied on this node.
-
-        Raises:
-            Overloaded: Too many callers wait.
-        """
+        """Wait until the shard's entry `index` is applied on this node; raises Overloaded."""
         if self._stores[shard].applied_index >= index:
             return
         if len(self._settling) >= _WAITING_MAX:
