@@ -130,7 +130,8 @@ class Bootstrap:
         known = [
             statement
             for statement in said
-            if statement is not None and (statement.me.id in others or _belongs(statement))
+            if statement is not None
+            and (statement.me.id in others or statement.bootstrap or statement.members)
         ]
         found = self._judged(mine, known)
         self.waits_for = ""
@@ -166,10 +167,6 @@ class Bootstrap:
             return msgspec.convert(said, BootstrapStatement, builtin_types=(bytes,))
         except (CodeqError, ValueError):
             return None
-
-
-def _belongs(statement: BootstrapStatement) -> bool:
-    return bool(statement.bootstrap or statement.members)
 
 
 def _waits(me: str, found: str, missing: Sequence[str]) -> str:

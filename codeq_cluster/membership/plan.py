@@ -141,16 +141,7 @@ def let_in(
             )
         if known.voter:
             _check_majority(membership.without(who.id), who.id, answers=answers)
-    return membership.with_member(
-        Member(
-            id=who.id,
-            data=who.data,
-            voter=voter,
-            link=who.link,
-            http=who.http,
-            level=who.level,
-        )
-    )
+    return membership.with_member(Member(voter=voter, **msgspec.structs.asdict(who)))
 
 
 def expect(membership: Membership, node_id: str, *, link: str, http: str) -> Membership:
@@ -167,7 +158,9 @@ def expect(membership: Membership, node_id: str, *, link: str, http: str) -> Mem
                 "node name these, for a new one another id",
                 code="already-a-member",
             )
-        return membership if known.voter else _at(membership, known, link=link, http=http)
+        if known.voter:
+            return membership
+        return membership.with_member(msgspec.structs.replace(known, link=link, http=http))
     if len(membership.members) >= MEMBERS_MAX:
         raise MembershipRefused(f"a cluster has at most {MEMBERS_MAX} nodes", code="too-many-nodes")
     return membership.with_member(
@@ -239,7 +232,3 @@ def raised(membership: Membership, level: int) -> Membership:
             code="level-unknown",
         )
     return msgspec.structs.replace(membership, level=level)
-
-
-def _at(membership: Membership, member: Member, *, link: str, http: str) -> Membership:
-    return membership.with_member(msgspec.structs.replace(member, link=link, http=http))
