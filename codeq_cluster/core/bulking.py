@@ -64,7 +64,8 @@ def start(view: View, operation: StartBulk, rules: LifetimeRules) -> Decision:
     )
     changes: list[Change] = [ItemChange(before=None, after=job)]
     if len(jobs) >= JOBS_MAX:
-        ended = [each for each in jobs if each.ended_ms and _is_old(each, view.now_ms)]
+        old_ms = view.now_ms - SPARED_MS
+        ended = [each for each in jobs if each.ended_ms and each.until_ms <= old_ms]
         if not ended:
             return Decision(Rejected(Rejection.TOO_MANY, KEPT_JOBS))
         first = min(ended, key=lambda each: each.ended_ms)
@@ -205,10 +206,6 @@ def _prioritized(view: View, task: Task, priority: int) -> TaskChange | None:
         # It goes through its key again: it may go before others now.
         after = replace(after, state=State.READY, ready_ms=view.now_ms)
     return TaskChange(before=task, after=after)
-
-
-def _is_old(job: BulkJob, now_ms: int) -> bool:
-    return job.until_ms + SPARED_MS <= now_ms
 
 
 def _ended(job: BulkJob, now_ms: int) -> BulkJob:

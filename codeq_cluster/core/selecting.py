@@ -40,7 +40,7 @@ class TaskFilter(Struct, frozen=True, array_like=True, kw_only=True):
             and (not self.created_before_ms or task.created_ms < self.created_before_ms)
             and (not self.worker or self.worker in (task.worker, worker_shown(task)))
             and (not self.schedule or self.schedule == _schedule_of(task))
-            and (not self.group or self.group == _group_of(task))
+            and (not self.group or self.group == group_of(task))
         )
 
 
@@ -93,6 +93,7 @@ def _schedule_of(task: Task) -> str:
     return "" if run is None else run.schedule
 
 
-def _group_of(task: Task) -> str:
+def group_of(task: Task) -> str:
+    """Return the group that a task is a member of, or ""."""
     member = task.more.member if task.more is not None else None
     return "" if member is None else member.group

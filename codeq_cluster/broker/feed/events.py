@@ -14,7 +14,7 @@ from msgspec import Struct
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.entries import Entry
 from codeq_cluster.core.explaining import was_cancelled
-from codeq_cluster.core.selecting import tags_of
+from codeq_cluster.core.selecting import group_of, tags_of
 from codeq_cluster.core.task import State, Task
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class EventFilter(Struct, frozen=True, kw_only=True):
         return (
             task is not None
             and self.tags <= set(tags_of(task))
-            and self.group in ("", _group_of(task))
+            and self.group in ("", group_of(task))
         )
 
 
@@ -177,8 +177,3 @@ def _changed(task: Task, *, shard: int, index: int, moved: bool) -> Event:
         at_ms=task.updated_ms,
         task=task,
     )
-
-
-def _group_of(task: Task) -> str:
-    member = None if task.more is None else task.more.member
-    return "" if member is None else member.group
