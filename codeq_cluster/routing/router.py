@@ -248,7 +248,7 @@ class Router:
                 _Read(
                     here=partial(self._engines[shard].depths, tenant, queue),
                     method="depths",
-                    body=partial(_list, shard, tenant, queue),
+                    body=partial(list, (shard, tenant, queue)),
                     answer=_read_depths,
                 ),
                 deadline=deadline,
@@ -389,10 +389,6 @@ def _doubted(answer: _T) -> _T:
         if isinstance(outcome, Claimed) and not outcome.tasks:
             answer[position] = msgspec.structs.replace(outcome, lost=True)
     return answer
-
-
-def _list(*values: object) -> list[object]:
-    return list(values)
 
 
 async def _together(asked: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
