@@ -18,12 +18,28 @@ settings.register_profile("explore", parent=settings.get_profile("ci"), derandom
 # Whoever has only the end of a log sees why tests failed, below what their nodes have logged.
 _FAILURES_SHOWN, _LINES_SHOWN = 5, 40
 
+# The slowest files first, so that the last worker to end does not end alone. A file is run by one
+# worker: of minutes are those of real processes and of mutants, of seconds those not named here.
+_FIRST = (
+    "tests/acceptance/",
+    "jepsen-lite/tests/test_mutants.py",
+    "jepsen-lite/",
+    "tests/properties/",
+    "tests/integration/",
+)
+
 _TOOLS = pytest.StashKey[ToolBox]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of real processes first, as they take longest; otherwise keep the order."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/acceptance/"))
+    """Put the slowest files first; otherwise keep the order."""
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Return how many kinds of files are slower than the test's."""
+    named = (place for place, first in enumerate(_FIRST) if item.nodeid.startswith(first))
+    return next(named, len(_FIRST))
 
 
 @pytest.hookimpl(wrapper=True)
