@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
 from threading import Event, Thread
@@ -16,11 +16,15 @@ from opentelemetry import metrics
 from codeq_cluster import __version__
 from codeq_cluster.client import NewTask, NotCreated, Refused, SyncClient
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.integrations.rows import Rows
+from codeq_cluster.integrations.rows import Row, Rows
 
 BATCH_MAX: Final = 100  # Rows at a time: what one request carries.
+PASSED_OVER_MAX: Final = 1000  # By one turn; each turn asks for them again.
 POLL_S: Final = 1.0
 RETRY_S_MAX: Final = 30.0
+
+# What these rows need becomes free when other tasks end.
+_FOR_NOW: Final = frozenset({"too-many", "too-many-merges"})
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +86,7 @@ class Relay:
             except passing as error:
                 _FAILED.add(1)
                 wait_s = retry_s = min(RETRY_S_MAX, max(self._poll_s, 2 * retry_s))
-                log.warning("outbox waits", extra={"error": str(error), "retry_s": retry_s})
+                log.warning("outbox waits: %s", error, extra={"retry_s": retry_s})
 
     def drain(self) -> int:
         """Relay until no row waits, and return how many were settled; errors reach the caller."""
@@ -94,27 +98,48 @@ class Relay:
     def turn(self) -> int:
         """Relay one batch, and return how many rows were settled.
 
+        Rows that one tenant or unique key has too many of for now are passed over.
+
         Raises:
             CodeqError: The broker took only some of them for now; the others wait.
             Exception: One of `rows.passing`: the database did not answer; the rows wait.
         """
+        over: dict[str, Refused] = {}
+        while len(over) < PASSED_OVER_MAX:
+            rows = self._rows.oldest(count_max=BATCH_MAX, but=tuple(over))
+            if not rows:
+                break
+            if settled := self._relay(rows, over):
+                return settled
+        for error in over.values():
+            raise error
+        return 0
+
+    def _relay(self, rows: Sequence[Row], over: dict[str, Refused]) -> int:
+        """Relay some rows, and return how many were settled; the others are in `over`."""
         posted: list[str] = []
         refused: dict[str, str] = {}
         try:
-            self._post(posted, refused)
+            self._post(rows, posted, refused, over)
         finally:
             if posted or refused:
                 self._rows.settle(posted=posted, refused=refused)
                 _POSTED.add(len(posted))
                 _REFUSED.add(len(refused))
         for key, refusal in refused.items():
-            log.error("outbox row refused", extra={"key": key, "refusal": refusal})
+            log.error("outbox row %s refused: %s", key, refusal)
         return len(posted) + len(refused)
 
-    def _post(self, posted: list[str], refused: dict[str, str]) -> None:
+    def _post(
+        self,
+        rows: Sequence[Row],
+        posted: list[str],
+        refused: dict[str, str],
+        over: dict[str, Refused],
+    ) -> None:
         tasks: dict[str, NewTask] = {}
         alone: dict[str, Callable[[], object]] = {}
-        for row in self._rows.oldest(count_max=BATCH_MAX):
+        for row in rows:
             try:
                 if group := row.group:
                     alone[row.key] = partial(self._client.begin_group, group)
@@ -131,9 +156,12 @@ class Relay:
             try:
                 post()
             except Refused as error:
-                if not _is_final(error):
+                if error.code in _FOR_NOW:
+                    over[key] = error
+                elif _is_final(error):
+                    refused[key] = str(error)
+                else:
                     raise
-                refused[key] = str(error)
             else:
                 posted.append(key)
 
@@ -156,4 +184,5 @@ def _fields(task: NewTask) -> dict[str, Any]:
 
 def _is_final(error: Refused) -> bool:
     """Return whether the task itself is at fault: a token or a cluster can be mended."""
-    return error.status in {400, 409, 413, 422} and not error.retryable
+    unfit = error.status in {400, 409, 413, 422} or error.code == "unknown-dependency"
+    return unfit and not error.retryable

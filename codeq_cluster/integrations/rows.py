@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -98,8 +98,8 @@ class Rows(Protocol):
     def passing(self) -> tuple[type[Exception], ...]:
         """What its methods raise while the database is away; the rows wait."""
 
-    def oldest(self, *, count_max: int) -> Sequence[Row]:
-        """Return the first rows that wait, in their order."""
+    def oldest(self, *, count_max: int, but: Collection[str] = ()) -> Sequence[Row]:
+        """Return the first rows that wait, but for some keys, in their order."""
 
     def settle(self, *, posted: Sequence[str], refused: Mapping[str, str]) -> None:
         """Delete the rows that are tasks now, by key, and set aside those that cannot be."""

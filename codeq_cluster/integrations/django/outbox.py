@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -79,11 +79,13 @@ class ModelRows:
         """Take a database by its alias; each thread that relays has its own connection."""
         self._using = using
 
-    def oldest(self, *, count_max: int) -> list[Row]:
-        """Return the first rows that wait."""
+    def oldest(self, *, count_max: int, but: Collection[str] = ()) -> list[Row]:
+        """Return the first rows that wait, but for some keys."""
         # As before a request: a connection that broke is opened again.
         connections[self._using].close_if_unusable_or_obsolete()
         rows = OutboxRow.objects.using(self._using).filter(refusal=None).order_by("id")
+        if but:
+            rows = rows.exclude(key__in=but)
         found = rows.values_list("key", "task", "payload")[:count_max]
         return [Row(key, task, bytes(payload)) for key, task, payload in found]
 

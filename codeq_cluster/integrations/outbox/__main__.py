@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -11,24 +12,31 @@ from typing import Any
 
 from msgspec.json import encode
 from sqlalchemy import Engine, create_engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from codeq_cluster.client import Client, SyncClient
+from codeq_cluster.errors import CodeqError
 from codeq_cluster.integrations.outbox.relay import Relay
 from codeq_cluster.integrations.outbox.table import METADATA, retry, status
 from codeq_cluster.integrations.rows import LATE_S
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
+    """Run one command and return its exit status: 2 for what keeps it from its work."""
     asked = _parser().parse_args(arguments)
     if not asked.database:
         print("name the database: --database URL, or CODEQ_OUTBOX_DATABASE", file=sys.stderr)
         return 2
-    engine = create_engine(asked.database)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     try:
-        return int(asked.does(engine, asked))
-    finally:
-        engine.dispose()
+        engine = create_engine(asked.database)
+        try:
+            return int(asked.does(engine, asked))
+        finally:
+            engine.dispose()
+    except (CodeqError, SQLAlchemyError, ImportError) as error:  # ImportError: of a driver.
+        print(error, file=sys.stderr)
+        return 2
 
 
 def _relay(engine: Engine, asked: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -69,9 +69,11 @@ class TableRows:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def oldest(self, *, count_max: int) -> list[Row]:
-        """Return the first rows that wait."""
+    def oldest(self, *, count_max: int, but: Collection[str] = ()) -> list[Row]:
+        """Return the first rows that wait, but for some keys."""
         asked = select(_ROW.key, _ROW.task, _ROW.payload).where(_ROW.refusal.is_(None))
+        if but:
+            asked = asked.where(_ROW.key.not_in(but))
         with self._engine.connect() as connection:
             found = connection.execute(asked.order_by(_ROW.id).limit(count_max))
             return [Row(*each) for each in found]

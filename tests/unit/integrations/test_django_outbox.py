@@ -117,6 +117,18 @@ def test_rows_flow_in_order_after_a_broker_was_away(
     assert list(range(120)) == numbers(broker, queue)
 
 
+def test_rows_may_be_passed_over(database: str) -> None:
+    """Those whose tasks are too many for now."""
+    queue = f"django-passed-{database}"
+    _enqueue(database, queue, 4)
+    rows = ModelRows(database)
+    first, _, third, _ = rows.oldest(count_max=4)
+    others = rows.oldest(count_max=4, but=[first.key, third.key])
+    rows.settle(posted=[row.key for row in rows.oldest(count_max=4)], refused={})
+
+    assert [b"1", b"3"] == [row.payload for row in others]
+
+
 def test_a_relay_that_is_killed_before_the_delete_makes_no_second_task(
     database: str, url: str, project: None, broker: LocalBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:

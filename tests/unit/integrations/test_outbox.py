@@ -23,12 +23,12 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from codeq_cluster.client import After, Client, NewTask, SyncClient, Unique, Unreachable
+from codeq_cluster.client import After, Client, NewTask, Refused, SyncClient, Unique, Unreachable
 from codeq_cluster.integrations.outbox import METADATA, Relay, enqueue, retry, status
 from codeq_cluster.integrations.outbox.__main__ import main
 from codeq_cluster.integrations.outbox.table import TableRows
 from codeq_cluster.testing.broker import LocalBroker
-from tests.unit.integrations.made_tasks import numbers
+from tests.unit.integrations.made_tasks import numbers, tasks_of
 
 _PAGE = Path(__file__).parents[3] / "docs" / "outbox.md"
 
@@ -87,7 +87,7 @@ class _Waits(logging.Filter):
         self._act = act
 
     def filter(self, record: logging.LogRecord) -> bool:
-        waits = record.getMessage() == "outbox waits"
+        waits = record.getMessage().startswith("outbox waits: ")
         if waits:
             self._act()
         return waits
@@ -330,6 +330,70 @@ def test_a_refused_row_is_set_aside_with_its_reason_and_others_go_on(
     assert 1 == status(engine).waiting
 
 
+def test_rows_that_are_too_many_for_now_wait_and_hold_no_others_up(tmp_path: Path) -> None:
+    """More of them than one batch has; they are no fault of the rows, so none is set aside."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'app.db'}")
+    METADATA.create_all(engine)
+    with (
+        LocalBroker(tmp_path, settings={"limits": {"queuesMax": 1}}) as broker,
+        broker.sync_client() as client,
+    ):
+        relay = Relay(engine, client)
+        client.create("first", 0)
+        _enqueue(engine, "second", 110)
+        _enqueue(engine, "first", 2)
+        with pytest.raises(Refused, match="too many queues"):
+            relay.drain()
+        while_full = numbers(broker, "first"), status(engine)
+        for task in tasks_of(broker, "first"):
+            client.cancel(task.id)
+        broker.advance(days=2)
+        settled = relay.drain()
+        made = numbers(broker, "second")
+    engine.dispose()
+
+    assert ([0, 0, 1], 110, 0) == (while_full[0], while_full[1].waiting, while_full[1].refused)
+    assert 110 == settled
+    assert list(range(110)) == made
+
+
+def test_more_rows_of_a_unique_key_than_merge_into_one_task_wait_for_its_end(
+    engine: Engine, client: SyncClient, broker: LocalBroker
+) -> None:
+    """Each row has an idempotency key, of which a task keeps a thousand."""
+    queue = f"merged-{engine.name}"
+    with engine.begin() as connection:
+        for number in range(1010):
+            enqueue(connection, NewTask(queue, number, unique="one"))
+        enqueue(connection, NewTask(f"{queue}-other", 0))
+    relay = Relay(engine, client)
+    with pytest.raises(Refused, match="1000 idempotency keys"):
+        relay.drain()
+    found = status(engine)
+    [holder] = tasks_of(broker, queue)
+    client.cancel(holder.id)
+    settled = relay.drain()
+
+    assert (9, 0) == (found.waiting, found.refused)
+    assert [0] == numbers(broker, f"{queue}-other")
+    assert 9 == settled
+
+
+def test_a_row_that_waits_for_an_unknown_task_is_set_aside(
+    engine: Engine, client: SyncClient, broker: LocalBroker
+) -> None:
+    """No later try finds a task whose retention is over, and the rows behind it must not wait."""
+    queue = f"orphan-{engine.name}"
+    with engine.begin() as connection:
+        enqueue(connection, NewTask(queue, 0, depends_on=["gone"]))
+        enqueue(connection, NewTask(queue, 1))
+
+    assert 2 == Relay(engine, client).drain()
+    assert [1] == numbers(broker, queue)
+    assert (0, 1) == (status(engine).waiting, status(engine).refused)
+    assert "unknown dependency: gone" == status(engine).refusal
+
+
 def test_an_old_row_is_reported_as_late(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     """An operator learns that no relay gets through."""
     database = engine.url.render_as_string(hide_password=False)
@@ -342,6 +406,38 @@ def test_an_old_row_is_reported_as_late(engine: Engine, capsys: pytest.CaptureFi
     assert 1 == main(["status", "--database", database])
     assert "no relay gets through" in capsys.readouterr().out
     assert 0 == main(["status", "--database", database, "--late-after", "600"])
+
+
+@pytest.mark.parametrize(
+    ("database", "url", "says"),
+    [
+        ("sqlite:///{there}", "", "invalid token"),
+        ("sqlite:///{there}", "127.0.0.1", "must be http://HOST:PORT"),
+        ("sqlite:///{missing}", "", "unable to open database file"),
+        ("nosuch://x", "", "nosuch"),
+        ("nonsense", "", "Could not parse"),
+    ],
+    ids=["token", "url", "no-database", "no-driver", "no-url"],
+)
+def test_what_keeps_the_command_from_its_work_is_said_without_a_traceback(
+    tmp_path: Path,
+    broker: LocalBroker,
+    database: str,
+    url: str,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its status is none that `status` has for rows."""
+    there = f"sqlite:///{tmp_path / 'app.db'}"
+    main(["create", "--database", there])
+    engine = create_engine(there)
+    _enqueue(engine, "waits", 1)
+    engine.dispose()
+    of = database.format(there=tmp_path / "app.db", missing=tmp_path / "none" / "app.db")
+
+    to = ["--url", url or broker.url, "--token", "wrong"]
+    assert 2 == main(["relay", "--once", "--database", of, *to])
+    assert says in capsys.readouterr().err
 
 
 def test_a_row_keeps_everything_that_a_task_can_say(engine: Engine) -> None:
