@@ -137,9 +137,12 @@ def explain(task: Task, facts: Facts) -> Explanation:
     # An ended task stays ended: only its deletion is set aside.
     if facts.set_aside and not task.state.terminal:
         return set_aside(task.id)
+    waits = task.state in (State.READY, State.DELAYED, State.HELD)
+    if waits and 0 < task.expires_ms <= facts.now_ms:
+        return Explanation(Reason.EXPIRING, "its time to live is over; it is about to die")
     match task.state:
         case State.READY:
-            return _ready(task, facts)
+            return _ready(facts)
         case State.DELAYED:
             return _delayed(task, facts)
         case State.HELD:
@@ -177,10 +180,8 @@ def by_limit(limit: SharedLimit, now_ms: int) -> Explanation | None:
     return None
 
 
-def _ready(task: Task, facts: Facts) -> Explanation:
+def _ready(facts: Facts) -> Explanation:
     policy = facts.policy
-    if _expired(task, facts):
-        return Explanation(Reason.EXPIRING, "its time to live is over; it is about to die")
     if policy.paused:
         return Explanation(Reason.QUEUE_PAUSED, "its queue is paused; resume it")
     if facts.held_until_ms > facts.now_ms:
@@ -204,8 +205,6 @@ def _ready(task: Task, facts: Facts) -> Explanation:
 
 
 def _delayed(task: Task, facts: Facts) -> Explanation:
-    if _expired(task, facts):
-        return Explanation(Reason.EXPIRING, "its time to live is over; it is about to die")
     if task.due_ms <= facts.now_ms:
         return Explanation(Reason.BECOMING_READY, "its delay is over; it is about to be ready")
     until_ms = min(task.due_ms, task.expires_ms or task.due_ms)
@@ -220,8 +219,6 @@ def _delayed(task: Task, facts: Facts) -> Explanation:
 
 
 def _held(task: Task, facts: Facts) -> Explanation:
-    if _expired(task, facts):
-        return Explanation(Reason.EXPIRING, "its time to live is over; it is about to die")
     unique = unique_of(task)
     if unique is not None and unique.role is Role.NEXT:
         text = f"task {facts.before} holds its unique key {unique.key}; it is next"
@@ -292,7 +289,3 @@ def was_cancelled(task: Task) -> bool:
     """Return whether a task was cancelled; a worker may report the same text as its error."""
     said_by_worker = task.history and task.history[-1].outcome is AttemptOutcome.FAILED
     return task.error == CANCELLED and not said_by_worker
-
-
-def _expired(task: Task, facts: Facts) -> bool:
-    return 0 < task.expires_ms <= facts.now_ms
