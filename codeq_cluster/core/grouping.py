@@ -86,24 +86,18 @@ def add(view: View, operation: AddMembers, rules: LifetimeRules) -> Decision:
     return _added(view, rolls, roll, tasks, seal=operation.seal)
 
 
-def seal(view: View, operation: SealGroup, rules: LifetimeRules) -> Decision:
-    """Let nobody but live members add to a group; without any of these it ends."""
+def _on_its_roll(
+    act: Callable[[Roll], None],
+    view: View,
+    operation: SealGroup | CancelGroup,
+    rules: LifetimeRules,
+) -> Decision:
+    """Do something to a group that is there."""
     rolls = Rolls(view, rules)
     roll = rolls.roll(operation.tenant, operation.id)
     if roll is None:
         return Decision(Rejected(Rejection.NOT_FOUND))
-    roll.seal()
-    changes = tuple(rolls.changes)
-    return Decision(GroupStands(group=roll.at), changes)
-
-
-def cancel(view: View, operation: CancelGroup, rules: LifetimeRules) -> Decision:
-    """Seal a group; its members are cancelled step by step."""
-    rolls = Rolls(view, rules)
-    roll = rolls.roll(operation.tenant, operation.id)
-    if roll is None:
-        return Decision(Rejected(Rejection.NOT_FOUND))
-    roll.begin_cancelling()
+    act(roll)
     changes = tuple(rolls.changes)
     return Decision(GroupStands(group=roll.at), changes)
 
@@ -265,6 +259,7 @@ def _names(tasks: tuple[Create, ...]) -> tuple[FollowUp, ...]:
 RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     CreateGroup: create,
     AddMembers: add,
-    SealGroup: seal,
-    CancelGroup: cancel,
+    # Without live members, a sealed group ends; those of a cancelled one are cancelled by steps.
+    SealGroup: partial(_on_its_roll, Roll.seal),
+    CancelGroup: partial(_on_its_roll, Roll.begin_cancelling),
 }
