@@ -6,7 +6,7 @@ A wait ends by its instant or by its signal, whichever is first in the log; its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -28,6 +28,7 @@ from codeq_cluster.core.durable import (
     row_id,
 )
 from codeq_cluster.core.holding import found, held, lease_until_ms, refusal_of
+from codeq_cluster.core.items import KIND_OF
 from codeq_cluster.core.log_line import LogLine
 from codeq_cluster.core.outcomes import Rejected, Rejection, Signalled, StepStands
 from codeq_cluster.core.rules import LifetimeRules
@@ -35,6 +36,8 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Durable, More, State, Task, cancelling_of
 from codeq_cluster.core.transitions import awake, due, extended, parked
 from codeq_cluster.core.view import View
+
+_R = TypeVar("_R", bound=Step | Signal | LogLine)
 
 
 def record(view: View, operation: RecordStep, rules: LifetimeRules) -> Decision:
@@ -145,7 +148,7 @@ def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
                 change = replace(change, after=_going(before, rest, view.now_ms))  # noqa: PLW2901
             all_ += [change, *gone]
         elif change.payload is not None:
-            gone = [*map(_none, _steps(view, before)), *map(_none, _lines(view, before))]
+            gone = [*map(_none, _beside(view, before, Step)), *map(_none, _lines(view, before))]
             all_ += [replace(change, after=_awake(after, gone)), *gone]
         elif after.parked_at and after.state is not State.DELAYED:
             ended = list(_over(view, before))
@@ -157,7 +160,7 @@ def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
 
 def steps_of(view: View, task: Task) -> tuple[Step, ...]:
     """Return what a task's function has recorded, in that order."""
-    return tuple(sorted(_steps(view, task), key=lambda step: step.number))
+    return tuple(sorted(_beside(view, task, Step), key=lambda step: step.number))
 
 
 def durable_of(task: Task) -> Durable:
@@ -264,25 +267,19 @@ def _step(view: View, task: Task, name: str) -> Step | None:
     return row if isinstance(row, Step) else None
 
 
-def _steps(view: View, task: Task) -> Iterator[Step]:
-    rows = view.beside(ItemKind.STEP, task.tenant, task.id)
-    return (row for row in rows if isinstance(row, Step))
-
-
-def _signals(view: View, task: Task) -> Iterator[Signal]:
-    rows = view.beside(ItemKind.SIGNAL, task.tenant, task.id)
-    return (row for row in rows if isinstance(row, Signal))
+def _beside(view: View, task: Task, kind: type[_R]) -> Iterator[_R]:
+    """Yield the rows of a kind beside a task."""
+    rows = view.beside(KIND_OF[kind], task.tenant, task.id)
+    return (row for row in rows if isinstance(row, kind))
 
 
 def _lines(view: View, task: Task) -> Iterator[LogLine]:
-    if durable_of(task).lines:
-        rows = view.beside(ItemKind.LOG, task.tenant, task.id)
-        yield from (row for row in rows if isinstance(row, LogLine))
+    return _beside(view, task, LogLine) if durable_of(task).lines else iter(())
 
 
 def _unread(view: View, task: Task, name: str) -> Signal | None:
     """Return the oldest signal of the name that nobody has read."""
-    rows = (row for row in _signals(view, task) if row.name == name and not row.is_read)
+    rows = (row for row in _beside(view, task, Signal) if row.name == name and not row.is_read)
     return min(rows, key=lambda row: row.seq, default=None) if name else None
 
 
@@ -336,14 +333,14 @@ def _over_bytes(view: View, task: Task, signal: Signal) -> str:
         return ""
     if durable.bytes + signal.size > DURABLE_BYTES_MAX:
         return "stepBytes"
-    unread = sum(row.size for row in _signals(view, task)) if durable.unread else 0
+    unread = sum(row.size for row in _beside(view, task, Signal)) if durable.unread else 0
     return "signalBytes" if unread + signal.size > SIGNALS_BYTES_MAX else ""
 
 
 def _gone(view: View, task: Task, most: int) -> list[ItemChange]:
     """Return the deletions of at most so many rows beside a task."""
     gone: list[ItemChange] = []
-    for rows in (_steps(view, task), _signals(view, task), _lines(view, task)):
+    for rows in (_beside(view, task, Step), _beside(view, task, Signal), _lines(view, task)):
         for row in rows:
             if len(gone) == most:
                 return gone
