@@ -74,8 +74,6 @@ class LimitExceeded(CodeqError):
     Attributes:
         text: The message; the reference's words where it has them.
         code: Stable.
-        scope: The limit's scope.
-        operation: The refused operation.
         retry_after_s: When to try again, whole seconds, at least 1.
     """
 

@@ -76,7 +76,6 @@ class Progress:
     """The progress of a backup.
 
     Attributes:
-        node: The node that takes it.
         parts: Shards, in all.
         parts_done: Shards done in this stage.
         bytes: Written so far, or read again so far.

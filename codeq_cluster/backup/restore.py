@@ -79,7 +79,6 @@ class Wanted:
     """The cluster to be made.
 
     Attributes:
-        shards: Its number of shards.
         tenant: Only this one, as shown to users; None for all.
         forget_keys: Leave out idempotency keys whose task belongs on another shard; without it they
             are refused.
@@ -101,7 +100,6 @@ class Restored:
     Attributes:
         index: The entry every shard begins with.
         term: Of that entry.
-        tasks: How many there are.
         rows: Written, indexes and counters included.
         forgotten_keys: Idempotency keys that are left out.
         unreadable: Records that are left out because they cannot be read, with what belongs to

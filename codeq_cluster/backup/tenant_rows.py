@@ -18,11 +18,7 @@ def tenant_name(shown: str) -> str:
 
 
 class OneTenant:
-    """Passes the rows of one tenant, from the rows of one shard, in which tasks come first.
-
-    Args:
-        tenant: Its name.
-    """
+    """Passes the rows of one tenant, from the rows of one shard, in which tasks come first."""
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant

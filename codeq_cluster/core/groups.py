@@ -266,11 +266,7 @@ class MemberEnded(Crossing, frozen=True, array_like=True, tag="member_ended", kw
 
 
 class NewMember(Crossing, frozen=True, array_like=True, tag="new_member", kw_only=True):
-    """A task that a member's result adds to its group, as it is relayed to the group's shard.
-
-    Attributes:
-        parent: The member.
-    """
+    """A task that a member's result adds to its group, as it is relayed to the group's shard."""
 
     create: Create
     parent: Annotated[Membership, sound]

@@ -227,10 +227,7 @@ class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
 
     Attributes:
         id: The queue, `@` and the digest of the key.
-        running: In progress.
-        ready: Ready to be claimed.
         kept: Backing off, and keeping their place of the key.
-        held: Waiting for a place.
         stopped_by: The dead letter that stops the key; empty if none does.
         spent_us: The instant until which the tokens of its rate are spent, in microseconds of the
             log's clock; see `rate`. A restore forgets it.

@@ -175,7 +175,6 @@ class TakeRelays(Struct, frozen=True, array_like=True, tag="take_relays", kw_onl
     """Do what another shard asks for, each relay once; the other shard's leader sends it.
 
     Attributes:
-        origin: The other shard.
         after: This shard has every relay up to this number.
         relays: In the order of their numbers.
     """
@@ -189,7 +188,6 @@ class RelaysTaken(Struct, frozen=True, array_like=True, tag="relays_taken", kw_o
     """Another shard has these relays; the leader's own operation.
 
     Attributes:
-        to: The other shard.
         number: Of the last one.
         relays: The tenant, the id and the number of each.
     """
@@ -206,7 +204,6 @@ class RelaysMissed(Struct, frozen=True, array_like=True, tag="relays_missed", kw
     a log.
 
     Attributes:
-        to: The other shard.
         number: The last relay that it has.
         relays: Tenant and id of some of those behind that, to be sent again if they are kept.
         done: These are the last ones; until then nothing is sent to that shard.

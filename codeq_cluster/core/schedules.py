@@ -297,7 +297,6 @@ class PutSchedule(_Asked, frozen=True, array_like=True, tag="put_schedule", kw_o
     Attributes:
         at_ms: The caller's wall clock: a new calendar begins then.
         next_ms: The first instant of the plan's calendar after that; 0 for none.
-        zone_rules: By which rules.
         revision: Of the set that writes it; 0 for none. A row of a later one stands.
         own: Another owner's schedule is refused.
     """
@@ -340,8 +339,6 @@ class TriggerSchedule(_Asked, frozen=True, array_like=True, tag="trigger_schedul
     """Make a run now, whatever the calendar says; a second one of the same name is a retry.
 
     Attributes:
-        name: Of the run.
-        at_ms: Its instant.
         overlap: Instead of the schedule's own; None for that.
     """
 

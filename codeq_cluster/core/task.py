@@ -131,7 +131,6 @@ class Run(Struct, frozen=True, array_like=True, kw_only=True):
     """The run of a schedule that a task is.
 
     Attributes:
-        schedule: Its id.
         generation: Of the schedule; one of the same id may have replaced it.
         name: Among the schedule's runs: its instant, or what the request says that asked for it.
         at_ms: The instant it stands for.
@@ -149,7 +148,6 @@ class Membership(Struct, frozen=True, array_like=True, kw_only=True):
     """The member of a group that a task is.
 
     Attributes:
-        group: Its id.
         generation: Of the group; one of the same id may have replaced it.
         name: Among the group's members: the id that the task was given first.
     """

@@ -107,7 +107,6 @@ class Merged(StoredItem, frozen=True, array_like=True, tag="merged", kw_only=Tru
         placed_by: The queue, a slash and the key that decides its shard, as that of its task.
         task_id: The task that it led to; that one may be deleted already.
         fingerprint: Of what it said; empty without an idempotency key.
-        how: What it has done.
         expires_ms: When it is forgotten.
     """
 

@@ -30,7 +30,6 @@ class Registration:
         me: This node; its groups decide whether it votes.
         groups: Of this node, in the order of shards.
         members: Sends the registration to the leader of a group.
-        peers: Returns the nodes that are connected.
 
     Attributes:
         refused: Why the last registration was refused; empty once one succeeds.

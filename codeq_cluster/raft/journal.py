@@ -73,7 +73,6 @@ class Journal:
         last_term: Term of the newest entry.
         flushed_last: Entries up to here are on disk as they are in memory.
         commit: Highest commit index the library announced; never shrinks.
-        term: Current term.
         voted_for: The node that has this node's vote in `term`.
         log_bytes: Size of all entries kept, without row overhead.
         memberships: The group's members at every entry kept.

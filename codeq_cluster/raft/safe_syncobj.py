@@ -52,7 +52,6 @@ class SafeSyncObj(SyncObj):
     """One member's Raft state.
 
     Attributes:
-        term: The current term.
         leads: This node is the leader of the current term.
         commit_index: The highest index known to be committed.
         heartbeat_due: When this leader's next heartbeat is due; infinite at rest.

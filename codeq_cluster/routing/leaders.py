@@ -53,9 +53,6 @@ class LeaderHints:
 
     A hint only decides where a request is sent: the receiver answers for a shard only while it
     leads it.
-
-    Args:
-        peers: Returns the nodes that are connected.
     """
 
     def __init__(self, peers: Callable[[], Sequence[str]]) -> None:

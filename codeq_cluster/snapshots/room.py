@@ -64,11 +64,7 @@ class _Shortage:
 
 
 class Reservations:
-    """Reserves the disk for snapshots, so that no two count on the same bytes.
-
-    Args:
-        room: On the disk that the shards share.
-    """
+    """Reserves the disk for snapshots, so that no two count on the same bytes."""
 
     def __init__(self, room: Room) -> None:
         self._room = room

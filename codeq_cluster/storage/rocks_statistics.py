@@ -50,7 +50,6 @@ class LevelStatistics:
     """One level of one column family that holds files, or has held some since the opening.
 
     Attributes:
-        family: Name of the column family.
         level: From 0.
         files: In the level.
         size_bytes: Of these files, to three digits.

@@ -41,7 +41,6 @@ class HeldLease(Struct, frozen=True, kw_only=True):
         extend_ms: The new end, from now; 0 to leave the end as it is.
         progress: How far the work is; None to say nothing of it.
         checkpoint: For the next delivery, JSON text; empty to leave it as it is.
-        log: Lines for the task's log.
         knows_cancel: The worker has heard that the task is to end.
     """
 
