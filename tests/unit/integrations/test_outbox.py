@@ -422,10 +422,11 @@ def test_an_old_row_is_reported_as_late(engine: Engine, capsys: pytest.CaptureFi
 def test_what_keeps_the_command_from_its_work_is_said_without_a_traceback(
     tmp_path: Path,
     broker: LocalBroker,
+    capsys: pytest.CaptureFixture[str],
+    *,
     database: str,
     url: str,
     says: str,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its status is none that `status` has for rows."""
     there = f"sqlite:///{tmp_path / 'app.db'}"
