@@ -17,6 +17,7 @@ from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import cell, document, note, table
 from codeq_cluster.cli.support.progress import bar
 from codeq_cluster.cli.support.target import Caller, ca_of, token_for, urls_of
+from codeq_cluster.cli.support.watching import asked_to_end
 from codeq_cluster.cli.work.bench_load import Bench, BenchLoad, Figures
 from codeq_cluster.cli.work.load_flags import Number, add_load_flags, check_numbers
 from codeq_cluster.client import Client, Leases
@@ -65,8 +66,11 @@ async def _bench(client: Client, options: argparse.Namespace) -> Exit:
             words = f"{figures.created:,} created, {figures.completed:,} completed"
             shown.stands_at(min(time.monotonic() - began_s, options.seconds), words)
 
-        async with leases:
+        async with leases, asked_to_end(keys=False) as asked:
             figures = await Bench(client, leases, load, on_progress=on_progress).run()
+    if asked.exit is not None:
+        note(f"interrupted: the tasks in queue {load.queue} are cancelled")
+        return asked.exit
     durability = str((status.get("groups") or [{}])[0].get("durability", "unknown"))
     _show(load, figures, durability, options)
     if figures.failures:

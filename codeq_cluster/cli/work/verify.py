@@ -19,6 +19,7 @@ from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note
 from codeq_cluster.cli.support.progress import bar
 from codeq_cluster.cli.support.target import Caller, ca_of, token_for, token_of, urls_of
+from codeq_cluster.cli.support.watching import asked_to_end
 from codeq_cluster.cli.work.load_flags import Number, add_load_flags, check_numbers
 from codeq_cluster.cli.work.verify_checks import judge
 from codeq_cluster.cli.work.verify_load import DRAIN_S_MIN, Tried, Verification, VerifyLoad
@@ -74,7 +75,11 @@ async def _verify(client: Client, options: argparse.Namespace) -> Exit:
             def on_progress(tried: Tried) -> None:
                 shown.stands_at(len(tried.stories), f"{tried.counts['complete']:,} completed")
 
-            tried = await Verification(clients, workers, load, on_progress=on_progress).run()
+            async with asked_to_end(keys=False) as asked:
+                tried = await Verification(clients, workers, load, on_progress=on_progress).run()
+    if asked.exit is not None:
+        note(f"interrupted: the tasks in queue {load.queue} are cancelled")
+        return asked.exit
     return _show(load, tried, options)
 
 

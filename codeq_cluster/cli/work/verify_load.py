@@ -104,6 +104,7 @@ class Verification:
         self._run = uuid4().hex[:8]
         self._by_payload: dict[str, Story] = {}
         self._open: set[str] = set()  # Payloads of tasks that are not known to have ended.
+        self._creates: set[asyncio.Task[None]] = set()
         self._lost: dict[str, tuple[TaskRecord, Delivery]] = {}  # By id; their workers come late.
         self._asked = 0
         self._ends_s = 0.0
@@ -131,6 +132,9 @@ class Verification:
         except BaseExceptionGroup as group:
             raise first_of(group) from group  # The others repeat it: all ask one cluster.
         finally:
+            # Creates already sent are in the queue soon; their tasks are cancelled, too.
+            if self._creates:
+                await asyncio.wait(self._creates, timeout=_CLEAN_S_MAX)
             await self._clean()
         made = [each for each in self._tried.stories if each.ids]
         with suppress(TimeoutError):
@@ -151,10 +155,19 @@ class Verification:
             self._open.add(story.payload)
             repeated = number == 1 or self._random.random() < _REPEATED
             for _ in range(1 + repeated):
-                await self._create_once(story, number)
+                create = asyncio.create_task(self._create_once(story, number))
+                self._creates.add(create)
+                create.add_done_callback(self._created)
+                # A create cancelled half-way would leave a task that nobody knows of.
+                await asyncio.shield(create)
             if not story.ids:
                 self._open.discard(story.payload)  # Perhaps it was not made.
             self._on_progress(self._tried)
+
+    def _created(self, create: asyncio.Task[None]) -> None:
+        self._creates.discard(create)
+        if not create.cancelled():
+            create.exception()  # Read here: whoever waited for it may be gone.
 
     async def _create_once(self, story: Story, number: int) -> None:
         with self._asking("create", may_be_refused=False):

@@ -44,21 +44,33 @@ def test_a_table_says_how_it_was_measured(capsys: pytest.CaptureFixture[str]) ->
     assert "1 in flight, 1 a create, 128 bytes each; durability: os" in said.err
 
 
-def test_ctrl_c_cancels_waiting_tasks(broker: LocalBroker, variables: Mapping[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("signaled", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "term"]
+)
+@pytest.mark.parametrize("command", ["bench", "verify"])
+def test_a_signal_cancels_waiting_tasks(
+    command: str,
+    signaled: signal.Signals,
+    code: int,
+    broker: LocalBroker,
+    variables: Mapping[str, str],
+) -> None:
     """No worker would ever claim these tasks."""
+    event = f"held-{command}-{code}"
     with broker.sync_operator() as operator:
-        operator.pause("held")
-        flags = ("--queue", "held", "--in-flight", "2", "--seconds", "600")
-        with run("bench", *flags, environment=variables) as terminal:
+        operator.pause(event)
+        flags = ("--queue", event, "--in-flight", "2", "--seconds", "600")
+        with run(command, *flags, environment=variables) as terminal:
             # The most tasks that may wait: four per task in flight.
-            terminal.shows("8 created")
-            terminal.signal(signal.SIGINT)
-            code, shown = terminal.ended()
-        queue = operator.queue("held")
+            terminal.shows("8 created" if command == "bench" else "0 completed")
+            terminal.signal(signaled)
+            ended, shown = terminal.ended()
+        queue = operator.queue(event)
 
-    assert 130 == code
+    assert code == ended
     assert "Traceback" not in shown
-    assert 0 == queue["ready"]
+    assert f"the tasks in queue {event} are cancelled" in shown
+    assert (0, 0) == (queue["ready"], queue["inProgress"])
 
 
 def test_a_refused_worker_s_token_is_reported_in_one_line(
