@@ -34,7 +34,7 @@ def consequences(view: View, decision: Decision, rules: LifetimeRules) -> Iterat
         before, after = change.before, change.after
         if after is None:
             assert before is not None
-            yield from _sweeps(before, before.uploads, due_ms=view.now_ms)
+            yield from _sweeps(view, before, before.uploads, due_ms=view.now_ms)
         elif change.result is not None:
             assert before is not None
             if after.webhook and not change.restored:
@@ -44,7 +44,8 @@ def consequences(view: View, decision: Decision, rules: LifetimeRules) -> Iterat
                 yield ItemChange(before=left, after=delivery, body=change.result)
             if before.uploads:
                 unneeded = tuple(each for each in before.uploads if each not in after.uploads)
-                yield from _sweeps(after, unneeded, due_ms=view.now_ms + rules.sweep_delay_ms)
+                due_ms = view.now_ms + rules.sweep_delay_ms
+                yield from _sweeps(view, after, unneeded, due_ms=due_ms)
 
 
 def delivered(view: View, operation: Delivered, _: LifetimeRules) -> Decision:
@@ -162,7 +163,9 @@ def _too_old(delivery: Delivery, rules: LifetimeRules) -> str:
     return text[:HISTORY_ERROR_CHARS_MAX]
 
 
-def _sweeps(task: Task, uploads: tuple[str, ...], *, due_ms: int) -> Iterator[ItemChange]:
+def _sweeps(
+    view: View, task: Task, uploads: tuple[str, ...], *, due_ms: int
+) -> Iterator[ItemChange]:
     for upload in uploads:
         sweep = Sweep(
             tenant=task.tenant,
@@ -171,4 +174,6 @@ def _sweeps(task: Task, uploads: tuple[str, ...], *, due_ms: int) -> Iterator[It
             upload=upload,
             due_ms=due_ms,
         )
-        yield ItemChange(before=None, after=sweep)
+        # An imported task may have an upload that is being swept for the deleted one of its id.
+        left = view.item(ItemKind.SWEEP, task.tenant, sweep.id)
+        yield ItemChange(before=left, after=sweep)

@@ -21,7 +21,7 @@ from codeq_cluster.core.items import (
 )
 from codeq_cluster.core.lane import Flow, PerKey, lane_of
 from codeq_cluster.core.new_task import CreateKeyed
-from codeq_cluster.core.operations import Import, PutFlow, PutTopic, Undelivered
+from codeq_cluster.core.operations import Delete, Import, PutFlow, PutTopic, Staging, Undelivered
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.placing import is_apart
 from codeq_cluster.core.relays import Relay
@@ -204,6 +204,24 @@ def test_a_callback_that_was_made_is_not_made_again() -> None:
     took(shard, came, request="import-2")
 
     assert [] == shard.items(ItemKind.DELIVERY)
+
+
+def test_a_task_that_comes_back_ends_while_its_uploads_are_still_swept() -> None:
+    """One sweep of the upload is left, due after the second end."""
+    shard = Shard()
+    shard.create()
+    shard.claim()
+    shard.ask(Staging(id="t", tenant="acme", worker="ann", upload="u1"))
+    copied = arrival(shard)
+    shard.ask(submit())
+    shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
+    left = shard.items(ItemKind.SWEEP)
+    shard.view.now_ms += 1
+    took(shard, copied)
+    shard.ask(submit())
+
+    assert [("t", "u1")] == shard.swept()
+    assert left != shard.items(ItemKind.SWEEP)
 
 
 def test_a_task_that_comes_keeps_a_priority_outside_the_tiers() -> None:
