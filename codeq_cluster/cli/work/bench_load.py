@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil
 
+from codeq_cluster.cli.work.whole_creates import CLEAN_S_MAX, WholeCreates
 from codeq_cluster.client import (
     Client,
     Leases,
@@ -28,7 +29,6 @@ _LEASE_S = 60
 _CLAIM_WAIT_S = 1
 _LOOK_S = 0.1
 _DRAIN_S_MAX = 30.0
-_CLEAN_S_MAX = 10.0
 _FAILURES_MAX = 100  # With this many failures, the cluster cannot be measured.
 _RESULT = b'{"done":true}'
 
@@ -118,7 +118,7 @@ class Bench:
         self._figures = Figures()
         # By task: when its create began. Bounded, since creates wait for room.
         self._open: dict[str, float] = {}
-        self._creates: set[asyncio.Task[None]] = set()
+        self._creates = WholeCreates()
         # By task: when it was completed, if its create is not answered yet.
         self._early: dict[str, float] = {}
         self._room = asyncio.Semaphore(_WAITING_MAX * load.in_flight * load.batch)
@@ -152,10 +152,7 @@ class Bench:
         except BaseExceptionGroup as group:
             raise first_of(group) from group  # The others repeat it: all ask one cluster.
         finally:
-            # Creates already sent are in the queue soon, so wait for their answers and cancel their
-            # tasks too.
-            if self._creates:
-                await asyncio.wait(self._creates, timeout=_CLEAN_S_MAX)
+            await self._creates.settle()
             self._figures.left = len(self._open)
             await self._clean()
         return self._figures
@@ -179,11 +176,7 @@ class Bench:
         while not self._over:
             for _ in range(self._load.batch):
                 await self._room.acquire()
-            create = asyncio.create_task(self._create())
-            self._creates.add(create)
-            create.add_done_callback(self._creates.discard)
-            # A create cancelled half-way would leave tasks in the queue that nobody knows of.
-            await asyncio.shield(create)
+            await self._creates.run(self._create())
 
     async def _create(self) -> None:
         load, figures = self._load, self._figures
@@ -259,6 +252,6 @@ class Bench:
                     await self._client.cancel(task_id)
 
         with suppress(TimeoutError):
-            async with asyncio.timeout(_CLEAN_S_MAX), asyncio.TaskGroup() as cancelling:
+            async with asyncio.timeout(CLEAN_S_MAX), asyncio.TaskGroup() as cancelling:
                 for task_id in self._open:
                     cancelling.create_task(cancel(task_id))

@@ -15,6 +15,7 @@ from uuid import uuid4
 from msgspec import Raw
 
 from codeq_cluster.cli.work.verify_checks import Act, Delivery, Story, Verb
+from codeq_cluster.cli.work.whole_creates import CLEAN_S_MAX, WholeCreates
 from codeq_cluster.client import Client, Leases, NotFinished, Refused, TaskRecord, Unreachable
 from codeq_cluster.errors import CodeqError, first_of
 
@@ -27,7 +28,6 @@ _KEPT_S = LEASE_S * 4 / 3  # A worker that keeps its lease holds its task for so
 _AHEAD = 10  # For each worker, at most so many tasks are open: they end in a known time.
 _CLAIM_WAIT_S = 1
 _LOOK_S = 0.1
-_CLEAN_S_MAX = 10.0
 _READ_S = 0.05  # For each task, to read it.
 # Every open task is kept by its worker in turn; the last one is lost again and again.
 DRAIN_S_MIN = int(_AHEAD * _KEPT_S + _ADVENTURES_MAX * (LEASE_S + _CLAIM_WAIT_S)) + 4
@@ -104,7 +104,7 @@ class Verification:
         self._run = uuid4().hex[:8]
         self._by_payload: dict[str, Story] = {}
         self._open: set[str] = set()  # Payloads of tasks that are not known to have ended.
-        self._creates: set[asyncio.Task[None]] = set()
+        self._creates = WholeCreates()
         self._lost: dict[str, tuple[TaskRecord, Delivery]] = {}  # By id; their workers come late.
         self._asked = 0
         self._ends_s = 0.0
@@ -132,9 +132,7 @@ class Verification:
         except BaseExceptionGroup as group:
             raise first_of(group) from group  # The others repeat it: all ask one cluster.
         finally:
-            # Creates already sent are in the queue soon; their tasks are cancelled, too.
-            if self._creates:
-                await asyncio.wait(self._creates, timeout=_CLEAN_S_MAX)
+            await self._creates.settle()
             await self._clean()
         made = [each for each in self._tried.stories if each.ids]
         with suppress(TimeoutError):
@@ -155,19 +153,10 @@ class Verification:
             self._open.add(story.payload)
             repeated = number == 1 or self._random.random() < _REPEATED
             for _ in range(1 + repeated):
-                create = asyncio.create_task(self._create_once(story, number))
-                self._creates.add(create)
-                create.add_done_callback(self._created)
-                # A create cancelled half-way would leave a task that nobody knows of.
-                await asyncio.shield(create)
+                await self._creates.run(self._create_once(story, number))
             if not story.ids:
                 self._open.discard(story.payload)  # Perhaps it was not made.
             self._on_progress(self._tried)
-
-    def _created(self, create: asyncio.Task[None]) -> None:
-        self._creates.discard(create)
-        if not create.cancelled():
-            create.exception()  # Read here: whoever waited for it may be gone.
 
     async def _create_once(self, story: Story, number: int) -> None:
         with self._asking("create", may_be_refused=False):
@@ -329,7 +318,7 @@ class Verification:
                 await self._clients[0].cancel(story.ids[0])
 
         with suppress(TimeoutError):
-            async with asyncio.timeout(_CLEAN_S_MAX):
+            async with asyncio.timeout(CLEAN_S_MAX):
                 await self._in_turn(cancel, left)
 
     async def _in_turn(
