@@ -166,6 +166,7 @@ async def test_a_replacement_goes_on_whatever_dies_in_between(
         cluster.start("n4")
         load.avoid("n3")
         done = await asyncio.to_thread(main, [*replace, "--wait", "60"])
+        assert 0 == done, capsys.readouterr().err
         await all_vote(cluster, "n2", {"n1", "n2", "n4"})
         await cluster.stop("n3")
         assert await load.drain(within_s=SETTLES_S)
@@ -176,7 +177,6 @@ async def test_a_replacement_goes_on_whatever_dies_in_between(
     assert [(3, 2)] * 2 == [(each["quorum"], each["quorumAfter"]) for each in then]
     assert "n3 stays until then: run this again" in told
     assert all({"n1", "n2", "n3"} <= each for each in still)
-    assert 0 == done, capsys.readouterr().err
     assert verdict.clean, verdict
 
 

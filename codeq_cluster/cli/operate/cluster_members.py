@@ -128,20 +128,22 @@ async def _replace(operator: Operator, options: argparse.Namespace) -> Exit:
     # join.
     if not {options.old, options.new} & (await _nodes(operator)).keys():
         raise UsageRefused(f"{options.old} is no member of this cluster: nothing to replace")
+    _check_wait(options.wait)
+    patience_s = 0 if options.dry_run else options.wait or _WAIT_S_DEFAULT
     try:
-        await operator.remove(options.old, dry_run=True)
+        await _removed(operator, options.old, patience_s, dry_run=True)
     except Refused as refused:
         # A node that is the only one may go once the new one votes.
         if refused.code != "last-voter":
             raise
     if not await _begin(operator, options, options.new, instead_of=options.old):
         return Exit.OK
-    waited = await _wait(operator, options.new, options.wait or _WAIT_S_DEFAULT)
+    waited = await _wait(operator, options.new, patience_s)
     if waited is not Exit.OK:
         note(f"{options.old} stays until then: run this again")
         return waited
     try:
-        done = await operator.remove(options.old)
+        done = await _removed(operator, options.old, patience_s)
     except Refused as refused:
         if refused.code != "asked-itself":
             raise
@@ -151,6 +153,24 @@ async def _replace(operator: Operator, options: argparse.Namespace) -> Exit:
     _show_done(done, options)
     note(f"{options.old} is removed: stop it, if it runs")
     return Exit.OK
+
+
+async def _removed(
+    operator: Operator, node_id: str, patience_s: int, *, dry_run: bool = False
+) -> Mapping[str, object]:
+    """Remove a node; for `patience_s` seconds ask again while that is refused for now only."""
+    until = time.monotonic() + patience_s
+    told = False
+    while True:
+        try:
+            return await operator.remove(node_id, dry_run=dry_run)
+        except Refused as refused:
+            if not refused.retryable or time.monotonic() >= until:
+                raise
+            if not told:
+                note(f"{refused}; waiting until {node_id} may go")
+                told = True
+        await asyncio.sleep(_LOOK_EVERY_S)
 
 
 async def _rebalance(operator: Operator, options: argparse.Namespace) -> Exit:

@@ -12,9 +12,9 @@ import pytest
 from codeq_cluster.cli.main import main
 from codeq_cluster.settings import LimitSettings
 from codeq_cluster.testing.ports import free_ports
-from tests.integration.http.client import OPERATOR, Client, single
+from tests.integration.http.client import OPERATOR, Client, eventually, single
 from tests.integration.http.conftest import Running
-from tests.integration.http.nodes import Nodes, peers_at
+from tests.integration.http.nodes import Nodes, peers_at, three_nodes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -56,6 +56,36 @@ async def test_a_node_that_does_not_exist_is_not_replaced(
     assert (2, 0) == (misspelt, looked)
     assert "nl is no member of this cluster" in said
     assert ["n1"] == [each["id"] for each in shown["nodes"]]
+
+
+async def test_a_replacement_waits_for_a_majority_without_the_node_that_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While another node restarts, the new one is not added yet; then it is, by itself."""
+    told: list[str] = []
+
+    async def heard() -> str:
+        told.append(capsys.readouterr().err)
+        return "".join(told)
+
+    # The command waits for the new node, which never comes, until the others stop.
+    async with asyncio.TaskGroup() as tasks, three_nodes(tmp_path) as nodes:
+        await nodes.stop("n2")
+        words = ("replace", "n3", "n9", *_AT, "--wait", "30")
+        replaced = tasks.create_task(_cluster(nodes.clients["n1"], *words))
+        await eventually(heard, lambda said: "waiting until n3 may go" in said or replaced.done())
+        before = await _ids(nodes.clients["n1"])
+        await nodes.start("n2")
+        await eventually(heard, lambda said: "n9 is added: start it" in said or replaced.done())
+        after = await _ids(nodes.clients["n1"])
+
+    assert (["n1", "n2", "n3"], ["n1", "n2", "n3", "n9"]) == (before, after)
+    assert "without n3 only 1 of 2 voters would answer" in "".join(told)
+
+
+async def _ids(node: Client) -> list[str]:
+    shown = (await node.get("admin/cluster", token=OPERATOR)).json
+    return [each["id"] for each in shown["nodes"]]
 
 
 async def test_the_only_node_is_replaced_by_asking_the_new_one_at_the_end(
