@@ -480,7 +480,7 @@ async def test_an_attempt_that_was_out_of_time_says_so(
 
 
 async def test_a_task_shows_its_life(admin: Window, client: RecordingClient) -> None:
-    """Steps, waits and signals stand between its deliveries, in the order of time."""
+    """Steps, waits and signals stand before the end of their delivery, in the order of time."""
     body = {"command": "lasting", "payload": {}}
     task = await client.done("POST", "n1", "/tasks", "producer", body)
     name = str(task["id"])
@@ -501,11 +501,19 @@ async def test_a_task_shows_its_life(admin: Window, client: RecordingClient) -> 
     told = [text.replace("\n", " ") for text in await line.all_inner_texts()]
     await client.done("POST", "n2", f"/tasks/{name}/signals/return", "producer", {"payload": 2})
     await line.filter(has_text="Waited").wait_for()
+    await client.done("POST", "n2", "/tasks/claim", WORKER, claim)
+    last = {"name": "refund", "value": 7}
+    await client.done("POST", "n3", f"/tasks/{name}/steps", WORKER, last)
+    end = {"status": "COMPLETED", "result": {}}
+    await client.done("POST", "n3", f"/tasks/{name}/result", WORKER, end)
+    await line.filter(has_text="Completed").wait_for()
+    ended = [text.split(" · ")[0].strip() for text in await line.all_inner_texts()]
 
-    assert ["Created", "Given back", "Step", "Waits", "Signal"] == [
+    assert ["Created", "Step", "Given back", "Waits", "Signal"] == [
         text.split(" · ")[0].split(" 20")[0].strip() for text in told
     ]
-    assert '{"charge":"ch-7"}' in told[2]
+    assert ["Step", "Completed"] == ended[-2:]
+    assert '{"charge":"ch-7"}' in told[1]
     assert "for signal return, until" in told[3]
     assert "not waited for yet" in told[4]
 

@@ -50,7 +50,8 @@ function openAll() {
       { name: "Group", kind: "schedule", cell: (row) => h("a.break", { href: href("groups", row.id) }, row.id) },
       { name: "State", cell: stateTag },
       { name: "Progress", wide: true, cell: bar },
-      ...MEMBERS.map(([field, name, kind]) => ({ name, num: true, less: true, cell: (row) => number(row[field], { failed: "bad", dlq: "bad" }[kind]) })),
+      // Those that have not ended are what the bar lacks.
+      ...MEMBERS.filter(([field]) => field !== "live").map(([field, name, kind]) => ({ name, num: true, less: true, cell: (row) => number(row[field], { failed: "bad", dlq: "bad" }[kind]) })),
       { name: "Begun", less: true, cell: (row) => h("span.nowrap", {}, instant(row.createdAt)) },
       { name: "Ended", cell: (row) => h("span.nowrap", {}, row.endedAt ? instant(row.endedAt) : h("span.zero", {}, "–")) },
     ],

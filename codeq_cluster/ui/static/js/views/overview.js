@@ -80,7 +80,7 @@ export function open({ query, follow }) {
       figure({ name: "Ready", kind: "ready", value: value(totals && totals.ready), note: view && oldest ? "oldest " + span(oldest.oldestReadySeconds) : "", href: href("queues") + "?sort=oldest&order=desc" }),
       figure({ name: "In progress", kind: "in-progress", value: value(totals && totals.inProgress), href: href("workers") }),
       figure({ name: "Delayed", kind: "delayed", value: value(totals && totals.delayed), href: href("delayed") }),
-      totals && totals.held > 0 && figure({ name: "Held", value: short(totals.held), note: "for a key or a task" }),
+      totals && totals.held > 0 && figure({ name: "Held", value: short(totals.held), note: "by key or task" }),
       figure({ name: "Dead letters", kind: "dlq", value: value(totals && totals.dlq), href: href("dead-letters") }),
     ]);
   }

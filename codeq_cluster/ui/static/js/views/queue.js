@@ -112,7 +112,7 @@ export function openQueue({ query, follow }, name) {
       figure({ name: "Ready", kind: "ready", value: short(row.ready), note: row.oldestReadySeconds ? "oldest " + span(row.oldestReadySeconds) : "", href: to("ready") }),
       figure({ name: "In progress", kind: "in-progress", value: short(row.inProgress), href: to("in-progress") }),
       figure({ name: "Delayed", kind: "delayed", value: short(row.delayed), href: href("delayed") + "?command=" + encodeURIComponent(queue) }),
-      row.held > 0 && figure({ name: "Held", value: short(row.held), note: "for a key or a task", href: to("held") }),
+      row.held > 0 && figure({ name: "Held", value: short(row.held), note: "by key or task", href: to("held") }),
       figure({ name: "Dead letters", kind: "dlq", value: short(row.dlq), href: href("dead-letters", queue) }),
       figure({ name: "Completed", kind: "completed", value: short(totals.completed), note: "kept", href: to("completed") }),
       figure({ name: "Failed", kind: "failed", value: short(totals.failed), note: "kept", href: to("failed") }),

@@ -165,7 +165,7 @@ export function openTask({ follow }, id) {
       task.worker && fact("Worker", h("a", { href: href("tasks") + "?state=in-progress&worker=" + encodeURIComponent(task.worker) }, task.worker)),
       task.state === "in-progress" && fact("Lease ends", due(task.until)),
       task.state === "delayed" && fact("Ready", due(task.until)),
-      task.progress && fact("Progress", [`${task.progress.done}${task.progress.total ? ` of ${task.progress.total}` : ""} ${task.progress.note || ""} `, at(task.progress.at)]),
+      task.progress && fact("Progress", [`${task.progress.done}${task.progress.total ? ` of ${task.progress.total}` : ""} ${task.progress.note ? `, ${task.progress.note}` : ""} · `, at(task.progress.at)]),
       task.cancel && fact("Cancel", [`${task.cancel.reason || ""} `, task.state === "in-progress" && "by ", at(task.cancel.deadline)]),
       task.error && !why.message.includes(task.error) && fact("Error", h("span.bad", {}, task.error)),
       task.deadQueue && fact("Dead letters of", h("a", { href: href("dead-letters", task.deadQueue) }, task.deadQueue)),
@@ -243,16 +243,17 @@ function timeline(task, beside) {
   // A death and a requeue hold the error of the attempt before them, which may be cut: it stands once.
   const unsaid = (text, n) => !(history[n - 1]?.error && text?.startsWith(history[n - 1].error)) && wrong(text);
   const timedOut = (each) => each.outcome === "NACKED" && each.error?.startsWith(TIMED_OUT);
-  const past = history.map((each, n) => [each.startedAt, h("li", { class: timedOut(each) ? "failed" : OUTCOMES[each.outcome] || "" },
+  const past = history.map((each, n) => [each.endedAt, h("li", { class: timedOut(each) ? "failed" : OUTCOMES[each.outcome] || "" },
     h("div", {}, h("b", {}, timedOut(each) ? "Timed out" : WORDS[each.outcome] || each.outcome), each.worker && [" · ", h("span.break", {}, each.workerName ? `${each.worker}/${each.workerName}` : each.worker)]),
-    h("div.dim.small", {}, each.outcome === "REQUEUED" ? [at(each.endedAt), ", dead for "] : [at(each.startedAt), ", after "], span((Date.parse(each.endedAt) - Date.parse(each.startedAt)) / 1000)),
+    h("div.dim.small", {}, at(each.endedAt), each.outcome === "REQUEUED" ? ", dead for " : ", after ", span((Date.parse(each.endedAt) - Date.parse(each.startedAt)) / 1000)),
     each.outcome === "REQUEUED" ? unsaid(each.error, n) : wrong(each.error))]);
   const now = task.state === "in-progress" && h("li.in-progress", {}, h("div", {}, h("b", {}, "Running"), " · ", h("span.break", {}, task.worker)), h("div.dim.small", {}, "since ", at(task.since)));
   const made = h("li", {}, h("div", {}, h("b", {}, "Created")), h("div.dim.small", {}, at(task.createdAt)));
   const end = { dead: ["failed", "Became a dead letter"], failed: ["failed", "Ended as failed"], completed: ["completed", "Completed"] }[task.state];
   // The attempt that completed the task is its end already; the other ends have words of their own.
   const ended = end && history.at(-1)?.outcome !== "COMPLETED" && h("li", { class: end[0] }, h("div", {}, h("b", {}, end[1])), h("div.dim.small", {}, at(task.since)), unsaid(task.error, history.length));
-  const told = [...past, ...beside.signals.map(signalled), ...beside.steps.map(stepped)];
+  // Of the same instant, what the function has recorded comes before the end of its attempt.
+  const told = [...beside.signals.map(signalled), ...beside.steps.map(stepped), ...past];
   told.sort(([one], [other]) => Date.parse(one) - Date.parse(other));
   return [made, told.map(([, node]) => node), now, ended];
 }
