@@ -202,6 +202,9 @@ class Transport:
                 # the node that set it.
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
+            # The library would send a PUT or DELETE again whose connection broke, also one that
+            # must not be repeated, and then say only that the dead node takes no connection.
+            self._session._retry_connection = False  # noqa: SLF001 - there is no option for it
         return self._session
 
 

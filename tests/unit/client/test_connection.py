@@ -138,6 +138,34 @@ async def test_a_request_that_is_not_idempotent_is_not_repeated() -> None:
     assert ("outcome-unknown", 0, 1) == (caught.value.code, caught.value.status, calls)
 
 
+async def test_a_delete_on_a_used_connection_that_breaks_is_sent_once() -> None:
+    """The node has carried it out and died: another one would say that there is no such topic."""
+    methods: list[str] = []
+
+    async def dies(request: web.Request) -> web.Response:
+        methods.append(request.method)
+        if request.method == "DELETE":
+            assert request.transport is not None
+            request.transport.abort()
+        return web.json_response({})
+
+    async def other(_: web.Request) -> web.Response:
+        body = {"error": "topic not found", "code": "not-found"}
+        return web.json_response(body, status=404)
+
+    async with (
+        serve(dies) as url,
+        serve(other) as second,
+        Operator([url, second], token="t", discover=False) as operator,
+    ):
+        await operator.topic("mail")
+        with pytest.raises(Refused) as caught:
+            await operator.delete_topic("mail")
+
+    assert "outcome-unknown" == caught.value.code
+    assert ["GET", "DELETE"] == methods
+
+
 async def test_a_request_that_is_not_idempotent_is_repeated_if_nothing_was_done() -> None:
     """The broker's refusal says that nothing was done."""
     answers = [_busy(X_Outcome="not-applied"), web.json_response({"status": "cancelled"})]
