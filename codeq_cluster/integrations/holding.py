@@ -152,11 +152,14 @@ class Holding:
             log.warning("%d leases were not renewed: %s", len(tasks), error)
             return
         for task, kept in zip(tasks, answers, strict=True):
-            # An end that is under way may have taken the lease itself.
-            if kept.code in LOST and self._held.pop(tag_of(task), None) is not None:
-                log.warning("task %s: its lease was lost: %s", task.id, kept.error)
-            elif kept.code and kept.code not in LOST:
+            tag = tag_of(task)
+            # An end that is under way may have taken the lease itself, and hears if it did not.
+            if not kept.code or tag in self._ending:
+                continue
+            if kept.code not in LOST:
                 log.warning("task %s: its lease was not renewed: %s", task.id, kept.error)
+            elif self._held.pop(tag, None) is not None:
+                log.warning("task %s: its lease was lost: %s", task.id, kept.error)
 
     async def _returned(self, task: TaskRecord, reason: str) -> None:
         leases = self._leases
