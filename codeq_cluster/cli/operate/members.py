@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 
 import msgspec
 from msgspec import Struct
@@ -21,8 +22,25 @@ class _Peer(Struct, rename="camel"):
 
 class _Group(Struct, rename="camel"):
     self_id: str
+    shard_idx: int = 0
+    term: int = 0
+    commit_index: int = 0
     self_http_addr: str = msgspec.field(name="selfHTTPAddr", default="")
     peers: tuple[_Peer, ...] = ()
+
+    @property
+    def names(self) -> set[str]:
+        """Return the ids of the peers."""
+        return {peer.id for peer in self.peers}
+
+    def follows(self, other: _Group) -> bool:
+        """Return whether this is of a later membership, in which the other's node is no member."""
+        return (
+            self.shard_idx == other.shard_idx
+            and self.self_id in other.names
+            and other.self_id not in self.names
+            and (self.term, self.commit_index) > (other.term, other.commit_index)
+        )
 
 
 class _Status(Struct):
@@ -103,21 +121,28 @@ def strange(members: Mapping[str, Member], *, answered: Collection[str]) -> str:
 def members_of(statuses: Iterable[object]) -> Mapping[str, Member]:
     """Return the members by id that answers of `GET /raft/status` name.
 
-    An answer in another form names nobody: whoever asked for it reports that.
+    An answer in another form names nobody: whoever asked for it reports that. A node that has been
+    removed, or that a recovery went on without, names nobody either: the members refuse it, and
+    some that it knows may be none any more.
     """
     found: dict[str, Member] = {}
-    for answer in statuses:
-        try:
-            status = msgspec.convert(answer, _Status)
-        except msgspec.ValidationError:
+    groups = list(chain.from_iterable(map(_groups, statuses)))
+    for group in groups:
+        found.setdefault(group.self_id, Member(group.self_id)).url = group.self_http_addr
+        if any(each.follows(group) for each in groups):
             continue
-        for group in status.groups:
-            found.setdefault(group.self_id, Member(group.self_id)).url = group.self_http_addr
-            for peer in group.peers:
-                member = found.setdefault(peer.id, Member(peer.id))
-                member.url = member.url or peer.http_addr
-                if peer.connected:
-                    member.reached_by.add(group.self_id)
-                else:
-                    member.away_since[group.self_id] = peer.away_since
+        for peer in group.peers:
+            member = found.setdefault(peer.id, Member(peer.id))
+            member.url = member.url or peer.http_addr
+            if peer.connected:
+                member.reached_by.add(group.self_id)
+            else:
+                member.away_since[group.self_id] = peer.away_since
     return dict(sorted(found.items()))
+
+
+def _groups(status: object) -> tuple[_Group, ...]:
+    try:
+        return msgspec.convert(status, _Status).groups
+    except msgspec.ValidationError:
+        return ()

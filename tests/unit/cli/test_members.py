@@ -8,7 +8,7 @@ from codeq_cluster.cli.operate.members import answered_as, members_of
 from codeq_cluster.cli.support.times import Times
 
 
-def _status(node: str, **away: str | None) -> Mapping[str, object]:
+def _status(node: str, **away: str | None) -> Mapping[str, list[dict[str, object]]]:
     peers = [
         {"id": peer, "httpAddr": f"http://{peer}", "connected": since is None, "awaySince": since}
         if since is not None
@@ -16,6 +16,10 @@ def _status(node: str, **away: str | None) -> Mapping[str, object]:
         for peer, since in away.items()
     ]
     return {"groups": [{"selfId": node, "selfHTTPAddr": f"http://{node}", "peers": peers}]}
+
+
+def _at(status: Mapping[str, list[dict[str, object]]], *, term: int, commit: int) -> object:
+    return {"groups": [{**each, "term": term, "commitIndex": commit} for each in status["groups"]]}
 
 
 def test_a_member_is_away_since_the_first_node_lost_it() -> None:
@@ -43,3 +47,27 @@ def test_a_member_that_nobody_asked_has_its_address() -> None:
 def test_an_answer_in_another_form_is_nobodys() -> None:
     """An answer without groups names no node."""
     assert ["n1", "", ""] == [answered_as(each) for each in (_status("n1"), {}, None)]
+
+
+def test_a_node_that_is_no_member_any_more_tells_nothing_of_the_others() -> None:
+    """It cannot reach those who refuse it, and knows some that may never be started again."""
+    since = "2026-01-31T11:01:00Z"
+    recovered = _at(_status("n1", n4=None), term=4, commit=20)
+    old = _at(_status("n2", n1=since, n3=since), term=3, commit=90)
+    removed = _at(_status("n5", n1=since), term=4, commit=19)
+
+    members = members_of([old, recovered, removed])
+
+    assert ["n1", "n2", "n4", "n5"] == list(members)
+    assert [""] * 4 == [member.away(Times.UTC) for member in members.values()]
+
+
+def test_a_node_that_others_do_not_know_yet_is_heard() -> None:
+    """One that is behind lacks the entry that names the new node."""
+    since = "2026-01-31T11:01:00Z"
+    behind = _at(_status("n1", n2=None), term=4, commit=19)
+    joined = _at(_status("n3", n1=since, n2=None), term=4, commit=20)
+
+    members = members_of([behind, joined])
+
+    assert f"n3 cannot reach it since {since[:10]} 11:01:00+00:00" == members["n1"].away(Times.UTC)
