@@ -213,7 +213,8 @@ class Accepting:
             identity: This node.
             peers: Ids of the other nodes of the cluster.
             objection: Returns the reason against a peer that proved itself, if there is one, from
-                its id, its incarnation and its session number.
+                its id, its incarnation and its session number. Of an unknown node that has proved
+                nothing, only whether its data is from before a recovery counts.
         """
         self._identity = identity
         self._peers = peers
@@ -280,6 +281,9 @@ class Accepting:
         if dialler == me.node_id:
             raise HandshakeRefusedError(HandshakeRefusal.MYSELF)
         if dialler not in self._peers:
+            # Data from before a recovery must go before its node may be let in.
+            if self._objection(dialler, incarnation, session) is HandshakeRefusal.RECOVERED:
+                raise HandshakeRefusedError(HandshakeRefusal.RECOVERED)
             raise HandshakeRefusedError(HandshakeRefusal.STRANGER)
         if self._names is not None and dialler not in self._names:
             raise HandshakeRefusedError(HandshakeRefusal.NAME)

@@ -102,6 +102,20 @@ def test_a_greeting_from_elsewhere_gets_no_challenge(
         accepting().receive(dialler.hello())
 
 
+def test_an_unknown_node_is_told_that_its_data_is_from_before_a_recovery() -> None:
+    """Its operator would let it in with that data otherwise, in vain."""
+    acceptor = Accepting(
+        identity("n2"),
+        {"n3"},
+        lambda _peer, incarnation, _session: (
+            HandshakeRefusal.RECOVERED if incarnation == 7 else None
+        ),
+    )
+
+    with pytest.raises(HandshakeRefusedError, match=HandshakeRefusal.RECOVERED):
+        acceptor.receive(dialling().hello())
+
+
 def test_another_version_is_told_apart_from_garbage() -> None:
     """A later version may greet in another form; it is refused by its number."""
     with pytest.raises(HandshakeRefusedError, match=HandshakeRefusal.VERSION):
