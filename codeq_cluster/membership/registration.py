@@ -1,7 +1,9 @@
 """Registration: a node registers itself with its groups until each has it on record.
 
 In this way an expected node becomes a learner, and a node that lost its data returns as one. A new
-address or a newer release becomes known the same way.
+address or a newer release becomes known the same way. A node whose data was put back after others
+took its place is on record in its own log only, and gets nothing that says otherwise: it notices
+that it stands still.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from codeq_cluster.raft.group import RaftGroup
 TIMEOUT_S = 5.0
 PAUSE_S = 0.2
 PAUSE_S_MAX = 5.0
+STANDS_S = 5.0  # A shard that lacks entries and gets none for so long is registered again.
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,7 @@ class Registration:
         me: This node; its groups decide whether it votes.
         groups: Of this node, in the order of shards.
         members: Sends the registration to the leader of a group.
+        stands_s: Seconds after which a shard that lacks entries and gets none is registered again.
 
     Attributes:
         refused: Why the last registration was refused; empty once one succeeds.
@@ -42,7 +46,9 @@ class Registration:
         groups: Sequence[RaftGroup],
         members: MembershipService,
         peers: Callable[[], Sequence[str]],
+        stands_s: float = STANDS_S,
     ) -> None:
+        self._stands_s = stands_s
         self._me = me
         self._groups = groups
         self._members = members
@@ -58,16 +64,17 @@ class Registration:
     async def run(self) -> None:
         """Register this node wherever its entry is missing or outdated; runs for ever."""
         pause_s = PAUSE_S
+        standing: Sequence[int] = ()
         while True:
             self._changed.clear()
             unknown = [shard for shard in range(len(self._groups)) if not self._on_record(shard)]
-            if not unknown:
+            if not unknown and not standing:
                 self._logged.clear()
                 self.refused = ""
                 pause_s = PAUSE_S
-                await self._changed.wait()
+                standing = await self._standing()
                 continue
-            for shard in unknown:
+            for shard in {*unknown, *standing}:
                 await self._announce(shard)
             # A registration is complete when its entry comes back through the log. This node may
             # need a snapshot first.
@@ -77,6 +84,26 @@ class Registration:
                 pause_s = PAUSE_S
             except TimeoutError:
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
+            standing = ()
+
+    async def _standing(self) -> Sequence[int]:
+        """Wait for a change; if there is none for long, return the shards that stood still."""
+        before = self._lacking()
+        try:
+            async with asyncio.timeout(self._stands_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return [shard for shard, at in self._lacking().items() if before.get(shard) == at]
+        return ()
+
+    def _lacking(self) -> dict[int, int]:
+        """Return the applied index of each shard of which this node knows that it lacks entries."""
+        seen = {shard: group.status() for shard, group in enumerate(self._groups)}
+        return {
+            shard: status.applied_index
+            for shard, status in seen.items()
+            if status.known_commit > status.applied_index
+        }
 
     def _on_record(self, shard: int) -> bool:
         me, known = self._me, self._groups[shard].membership.of(self._me.id)
@@ -98,7 +125,9 @@ class Registration:
             else:
                 effect = await self._by_itself(shard, joining_node)
         except (CodeqError, ValueError) as error:
-            self._tell(f"shard {shard}: {error}")
+            # A shard that only stands still may stand because there is no leader.
+            if not self._on_record(shard):
+                self._tell(f"shard {shard}: {error}")
             return
         if effect.refused:
             self._tell(effect.refused)

@@ -16,14 +16,31 @@ from codeq_cluster.membership.service import Effect
 
 ME = Member(id="n2", data=22, link="h2:1", http="http://h2")
 LOST = Membership(members=(Member(id="n1", data=1), Member(id="n2", data=2), Member(id="n3")))
+STANDS_S = 0.05
+
+
+@dataclass(frozen=True)
+class Status:
+    """The part of a group's status that registrations look at."""
+
+    known_commit: int
+    applied_index: int
 
 
 @dataclass
 class Group:
-    """A shard whose log this node may have."""
+    """A shard whose log this node may have; each look at it applies what `arrives`."""
 
     membership: Membership
     changing: bool = False
+    known_commit: int = 0
+    applied_index: int = 0
+    arrives: int = 0
+
+    def status(self) -> Status:
+        """Return how far this node is."""
+        self.applied_index += self.arrives
+        return Status(self.known_commit, self.applied_index)
 
     def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
         """Never called."""
@@ -95,7 +112,11 @@ class Cluster:
 async def announced(cluster: Cluster, until: Callable[[Registration], bool]) -> Registration:
     """Let a node register until a condition holds."""
     announcing = Registration(
-        me=ME, groups=cluster.groups, members=cluster, peers=lambda: cluster.peers
+        me=ME,
+        groups=cluster.groups,
+        members=cluster,
+        peers=lambda: cluster.peers,
+        stands_s=STANDS_S,
     )
     async with asyncio.timeout(60):
         async with asyncio.TaskGroup() as tasks:
@@ -198,3 +219,19 @@ async def test_why_a_node_was_refused_is_known_until_it_is_let_in() -> None:
     await announced(cluster, let_in)
 
     assert "cluster join n2" in refused[0]
+
+
+async def test_a_node_whose_old_data_was_put_back_is_let_in_again() -> None:
+    """Its own log has it on record, and it gets no entry that says otherwise."""
+    there = LOST.with_member(Member(id="n2", data=23, link=ME.link, http=ME.http))
+    old = LOST.with_member(ME)
+    stands = Group(old, known_commit=90, applied_index=17)
+    moves = Group(old, known_commit=1_000_000, applied_index=17, arrives=1)
+    cluster = Cluster([stands, moves, Group(old)], [there, there, there])
+
+    await announced(cluster, lambda _: bool(cluster.asked))
+
+    assert [("leader", 0)] == cluster.asked
+    member = cluster.there[0].of("n2")
+    assert member is not None
+    assert (ME.data, False) == (member.data, member.voter)
