@@ -23,6 +23,7 @@ class _Peer(Struct, rename="camel"):
 class _Group(Struct, rename="camel"):
     self_id: str
     shard_idx: int = 0
+    leader_id: str | None = None
     term: int = 0
     commit_index: int = 0
     self_http_addr: str = msgspec.field(name="selfHTTPAddr", default="")
@@ -34,9 +35,14 @@ class _Group(Struct, rename="camel"):
         return {peer.id for peer in self.peers}
 
     def follows(self, other: _Group) -> bool:
-        """Return whether this is of a later membership, in which the other's node is no member."""
+        """Return whether this is of a later membership, in which the other's node is no member.
+
+        The others then refuse that node, so it has no leader.
+        """
         return (
             self.shard_idx == other.shard_idx
+            and bool(self.leader_id)
+            and not other.leader_id
             and self.self_id in other.names
             and other.self_id not in self.names
             and (self.term, self.commit_index) > (other.term, other.commit_index)

@@ -18,8 +18,11 @@ def _status(node: str, **away: str | None) -> Mapping[str, list[dict[str, object
     return {"groups": [{"selfId": node, "selfHTTPAddr": f"http://{node}", "peers": peers}]}
 
 
-def _at(status: Mapping[str, list[dict[str, object]]], *, term: int, commit: int) -> object:
-    return {"groups": [{**each, "term": term, "commitIndex": commit} for each in status["groups"]]}
+def _at(
+    status: Mapping[str, list[dict[str, object]]], *, term: int, commit: int, leader: str = ""
+) -> object:
+    known = {"term": term, "commitIndex": commit, "leaderId": leader}
+    return {"groups": [{**each, **known} for each in status["groups"]]}
 
 
 def test_a_member_is_away_since_the_first_node_lost_it() -> None:
@@ -52,7 +55,7 @@ def test_an_answer_in_another_form_is_nobodys() -> None:
 def test_a_node_that_is_no_member_any_more_tells_nothing_of_the_others() -> None:
     """It cannot reach those who refuse it, and knows some that may never be started again."""
     since = "2026-01-31T11:01:00Z"
-    recovered = _at(_status("n1", n4=None), term=4, commit=20)
+    recovered = _at(_status("n1", n4=None), term=4, commit=20, leader="n1")
     old = _at(_status("n2", n1=since, n3=since), term=3, commit=90)
     removed = _at(_status("n5", n1=since), term=4, commit=19)
 
@@ -65,9 +68,17 @@ def test_a_node_that_is_no_member_any_more_tells_nothing_of_the_others() -> None
 def test_a_node_that_others_do_not_know_yet_is_heard() -> None:
     """One that is behind lacks the entry that names the new node."""
     since = "2026-01-31T11:01:00Z"
-    behind = _at(_status("n1", n2=None), term=4, commit=19)
+    behind = _at(_status("n1", n2=None), term=4, commit=19, leader="n2")
     joined = _at(_status("n3", n1=since, n2=None), term=4, commit=20)
 
     members = members_of([behind, joined])
 
     assert f"n3 cannot reach it since {since[:10]} 11:01:00+00:00" == members["n1"].away(Times.UTC)
+
+
+def test_a_node_that_has_begun_a_cluster_of_its_own_does_not_speak_for_the_others() -> None:
+    """Its term may be a later one."""
+    member = _at(_status("n1", n2=None, n4=""), term=4, commit=20, leader="n1")
+    alone = _at(_status("n4"), term=5, commit=3, leader="n4")
+
+    assert "n1 cannot reach it" == members_of([member, alone])["n4"].away(Times.UTC)
