@@ -104,7 +104,7 @@ class Field:
         if value is None:
             return None
         if isinstance(value, int) and value not in _INT64:
-            usual = unreadable
+            usual = _too_wide(name, unreadable)
         elif self.ge is not None and value < self.ge:
             usual = too_low(name, self.ge)
         elif self.le is not None and value > self.le:
@@ -114,7 +114,7 @@ class Field:
         elif (self.min_length is not None and len(value) < self.min_length) or (
             self.pattern is not None and not self.pattern.fullmatch(value)
         ):
-            usual = unreadable
+            usual = unreadable.because(f"{name}: is empty, or has another form")
         else:
             return None
         return next((each for each in self.refused or () if isinstance(each, ApiError)), usual)
@@ -318,22 +318,21 @@ def json_text(value: Raw, name: str, *, depth_max: int, error: str) -> str:
     return text
 
 
-def whole(value: int | None, *, error: ApiError) -> int:
+def whole(name: str, value: int | None, *, error: ApiError) -> int:
     """Return an integer field, 0 when absent.
 
     Raises:
-        ApiError: The given error, for a number beyond 64 bits.
+        ApiError: The given error, which names the field, for a number beyond 64 bits.
     """
     if value is None:
         return 0
     if value not in _INT64:
-        raise error
+        raise _too_wide(name, error)
     return value
 
 
-def wholes(*values: int | None, error: ApiError) -> list[int]:
-    """Return integer fields, as `whole` does."""
-    return [0 if value is None else whole(value, error=error) for value in values]
+def _too_wide(name: str, error: ApiError) -> ApiError:
+    return error.because(f"{name}: must fit into 64 bits")
 
 
 def chosen(

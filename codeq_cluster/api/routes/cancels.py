@@ -78,7 +78,8 @@ class CancelledTask(Struct, rename="camel"):
 async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
     """Cancel a task that has not ended, even if a worker holds it; a body is optional."""
     body = _CANCEL.decode_any(call.text)
-    grace_s = bounded(_GRACE, whole(body.grace_seconds, error=_INVALID), least=0, most=GRACE_S_MAX)
+    asked_s = whole(_GRACE, body.grace_seconds, error=_INVALID)
+    grace_s = bounded(_GRACE, asked_s, least=0, most=GRACE_S_MAX)
     reason = (body.reason or "")[:REASON_CHARS_MAX]
     task_id = call.task_id(not_found=NO_TASK)
     broker, tenant = call.services.broker, call.identity.tenant

@@ -151,7 +151,7 @@ async def heartbeats(call: Call) -> HttpAnswer[KeptLeases]:
     if len(items) > LEASES_MAX:
         raise batch_too_large(LEASES_MAX)
     call.weigh(len(items))
-    wait_s = whole(body.wait_seconds, error=_INVALID)
+    wait_s = whole("waitSeconds", body.wait_seconds, error=_INVALID)
     wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
     waits_until = deadline_in(wait_s - EARLY_S)
     read = _once([_read(call, item) async for item in in_portions(items, BODIES_AT_ONCE)])
@@ -208,7 +208,7 @@ def _read(call: Call, item: Raw) -> tuple[str, HeldLease | ApiError]:
     try:
         body = LEASE_SCHEMA.decode(item)
         task_id = body.id or ""
-        token = whole(body.lease_token, error=_INVALID)
+        token = whole("leaseToken", body.lease_token, error=_INVALID)
         progress, checkpoint, log = read_report(call, body.progress, body.checkpoint, body.log)
         extend_ms = 0 if body.watch_only else lease_ms(call, body.extend_seconds, "extendSeconds")
     except ApiError as refused:

@@ -312,7 +312,7 @@ async def _read_item(call: Call, item: Raw, seen: set[str]) -> tuple[str, NewRes
     try:
         body = RESULT_SCHEMA.decode(item)
         task_id = body.task_id or ""
-        token = whole(body.lease_token, error=_INVALID)
+        token = whole("leaseToken", body.lease_token, error=_INVALID)
         new = await _new_result(call, body, token=token)
     except ApiError as refused:
         return task_id, refused.with_traceback(None)

@@ -16,7 +16,6 @@ from codeq_cluster.api.declared.bodies import (
     instant_ms,
     json_text,
     whole,
-    wholes,
 )
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection
@@ -163,6 +162,7 @@ class TaskBody(Body):
 
 TASK_SCHEMA = Schema(TaskBody)
 INVALID = TASK_SCHEMA.unreadable
+_NUMBERS = ("delaySeconds", "ttlSeconds", "maxAttempts", "priority")
 _NO_NUMBERS = (0, 0, 0, 0)  # Of most tasks.
 
 
@@ -269,7 +269,10 @@ def _check_ties(call: Call, body: TaskBody, *, may_join: bool, may_depend: bool)
 
 def _numbers(asked: Sequence[int | None]) -> Sequence[int]:
     """Return delay, time to live, attempts and priority, 0 for each that is absent."""
-    numbers = wholes(*asked, error=INVALID)
+    numbers = [
+        0 if value is None else whole(name, value, error=INVALID)
+        for name, value in zip(_NUMBERS, asked, strict=True)
+    ]
     if numbers[0] < 0:
         raise INVALID_DELAY
     return numbers
@@ -287,7 +290,7 @@ def _check_bounds(limits: LimitSettings, *, delay_s: int, ttl_s: int, max_attemp
 
 
 def _handling_number(name: str, value: int | None) -> int:
-    number = whole(value, error=INVALID)
+    number = whole(name, value, error=INVALID)
     return bounded(name, number, least=0, most=BOUNDS[name][1])
 
 

@@ -222,7 +222,7 @@ async def cleanup(call: Call) -> HttpAnswer[CleanedUp]:
     """
     await call.spend(*CLEANING)
     body = _CLEANUP.decode_any(call.text)
-    limit = whole(body.limit, error=_CLEANUP.unreadable)
+    limit = whole("limit", body.limit, error=_CLEANUP.unreadable)
     limit = min(limit, CLEANUP_MAX) if limit > 0 else CLEANUP_DEFAULT
     now_ms = call.services.now_ms()
     if body.before:

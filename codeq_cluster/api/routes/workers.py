@@ -238,10 +238,10 @@ async def claim_batch(call: Call) -> HttpAnswer[ClaimedBatch]:
     """Claim up to `count` tasks; the wait ends with the first."""
     await call.spend(*CLAIMING)
     body = _CLAIM.decode(call.text)
-    count = whole(body.count, error=_INVALID)
+    count = whole("count", body.count, error=_INVALID)
     settings = call.services.settings
     if count < 1:
-        raise _INVALID
+        raise _INVALID.because("count: must be 1 or more")
     if count > settings.limits.batch_max:
         raise count_too_large(settings)
     call.weigh(count)
@@ -333,7 +333,7 @@ async def abandon(call: Call) -> HttpAnswer[AbandonedTask]:
 async def nack(call: Call) -> HttpAnswer[RefusedTask]:
     """Return a task to its queue after a delay, the given one or the back-off's; see `hold`."""
     body = _LEASE.decode(call.text)
-    delay_s = whole(body.delay_seconds, error=_INVALID)
+    delay_s = whole("delaySeconds", body.delay_seconds, error=_INVALID)
     delay_s_max = call.services.settings.lifecycle.backoff_max_seconds
     operation = Nack(
         request=new_request(),
@@ -364,7 +364,7 @@ def _holding(call: Call, nack: Nack, hold: str | None) -> Nack | HoldOperation:
 
 async def _claimed(call: Call, body: ClaimBody, *, count: int) -> Claimed:
     limits = call.services.settings.limits
-    wait_s = whole(body.wait_seconds, error=_INVALID)
+    wait_s = whole("waitSeconds", body.wait_seconds, error=_INVALID)
     wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
     commands = allowed_commands(call, body.commands)
     if len(commands) > 1:
@@ -433,7 +433,7 @@ def allowed_commands(
 def lease_ms(call: Call, asked_s: int | None, name: str) -> int:
     """Return the length of a lease, the default for none; raises ApiError above the bound."""
     settings = call.services.settings
-    lease_s = whole(asked_s, error=_INVALID)
+    lease_s = whole(name, asked_s, error=_INVALID)
     if lease_s > settings.limits.lease_seconds_max:
         raise too_high(name, settings.limits.lease_seconds_max)
     return (lease_s if lease_s > 0 else settings.lifecycle.default_lease_seconds) * 1000
@@ -446,12 +446,12 @@ def lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) -> 
         ApiError: The given error, or 400 for a header that is not an integer.
     """
     if in_body is not None:
-        return whole(in_body, error=error)
+        return whole("leaseToken", in_body, error=error)
     in_header = call.headers.get("x-codeq-lease-token")
     if not in_header:
         return 0
     try:
-        return whole(int(in_header), error=error)
+        return whole("X-CodeQ-Lease-Token", int(in_header), error=error)
     except ValueError as malformed:
         raise INVALID_TOKEN from malformed
 

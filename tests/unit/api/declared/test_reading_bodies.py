@@ -165,9 +165,11 @@ def walked_depth(value: object) -> int:
 
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**40])
 def test_a_number_beyond_64_bits_is_refused(number: int) -> None:
-    """The reference's decoder has no room for it either."""
-    with pytest.raises(ApiError):
-        reading.whole(number, error=invalid_body())
+    """The reference's decoder has no room for it either; the refusal names the field."""
+    with pytest.raises(ApiError) as refused:
+        reading.whole("delaySeconds", number, error=invalid_body())
+
+    assert "delaySeconds: must fit into 64 bits" == refused.value.extra["detail"]
 
 
 @given(st.binary(max_size=60))
