@@ -36,7 +36,7 @@ from codeq_cluster.client.records import (
     StepsRecord,
     TaskRecord,
 )
-from codeq_cluster.client.refusals import TOO_EARLY, Refused, Unreachable
+from codeq_cluster.client.refusals import TOO_EARLY, Refused, Unreachable, said
 from codeq_cluster.client.results import NotFinished, Result
 from codeq_cluster.client.retrying import pause_s
 from codeq_cluster.client.tracing import creating
@@ -76,6 +76,10 @@ class _Item(Struct):
     error: str = ""
     code: str = ""
     retryable: bool = False
+    detail: str = ""
+
+    def refused(self, task: NewTask) -> NotCreated:
+        return NotCreated(task, said(self.error, self.detail), self.code, self.retryable)
 
 
 class _Items(Struct):
@@ -194,8 +198,7 @@ class Client(Groups, Graphs, Events):
                         raise
                     made = [_not_made(error)] * len(items)
                 outcomes += [
-                    each.task or NotCreated(task, each.error, each.code, each.retryable)
-                    for task, each in zip(items, made, strict=True)
+                    each.task or each.refused(task) for task, each in zip(items, made, strict=True)
                 ]
         return outcomes
 

@@ -36,12 +36,14 @@ class KeptLease(Struct, frozen=True):
         code: Of the error.
         cancel: Set if the task is to end.
         retryable: Whether the same heartbeat may succeed later.
+        detail: What is wrong with the heartbeat, where `error` does not say.
     """
 
     error: str = ""
     code: str = ""
     cancel: CancelRecord | None = None
     retryable: bool = False
+    detail: str = ""
 
 
 class _Kept(Struct):
@@ -55,11 +57,13 @@ class SubmittedResult(Struct, frozen=True):
         error: Why it was not taken; empty if it was.
         code: Of the error.
         retryable: Whether the same result may be taken later.
+        detail: What is wrong with the result, where `error` does not say.
     """
 
     error: str = ""
     code: str = ""
     retryable: bool = False
+    detail: str = ""
 
 
 class _Submitted(Struct):

@@ -10,6 +10,11 @@ from codeq_cluster.errors import CodeqError
 TOO_EARLY: Final = "upgrade-under-way"
 
 
+def said(error: str, detail: str) -> str:
+    """Return what an answer says of an error: its text, and what is wrong, if it says that."""
+    return f"{error}: {detail}" if detail else error
+
+
 class Unreachable(CodeqError):
     """No node took the request, so nothing was done."""
 

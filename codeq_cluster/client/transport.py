@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from codeq_cluster.client import tracing
-from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
+from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted, said
 from codeq_cluster.client.tokens import described
 from codeq_cluster.errors import ConfigInvalid
 
@@ -176,8 +176,7 @@ class Transport:
         text = refusal.error or f"{response.url}: no reason given"
         if refusal.missing:
             text = f"{text}: {', '.join(refusal.missing)}"
-        if refusal.detail:
-            text = f"{text}: {refusal.detail}"
+        text = said(text, refusal.detail)
         if refusal.code in _ABOUT_TOKEN:
             text = f"{text}: {described(self._token)}"
         raise Refused(

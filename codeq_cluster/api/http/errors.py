@@ -79,6 +79,12 @@ class ApiError(Exception):
         """Return the same error with the field of the body that it is about."""
         return self._with(self.text, {**self.extra, "field": field})
 
+    def as_item(self) -> dict[str, Any]:
+        """Return what an item of a batch says of this error."""
+        said = {"error": self.text, "code": self.code, "retryable": self.retryable}
+        detail = self.extra.get("detail")
+        return said if detail is None else {**said, "detail": detail}
+
     def _with(self, text: str, extra: Mapping[str, Any]) -> ApiError:
         return ApiError(
             self.status,

@@ -98,7 +98,8 @@ _LEASES = Schema(HeldLeasesBody)
 class KeptLease(Struct, rename="camel"):
     """What became of one lease: its new end, or an error with its code.
 
-    `retryable` says whether to send the heartbeat again; `cancel` is there if the task is to end.
+    `retryable` says whether to send the heartbeat again, `detail` what is wrong, as in an `Error`;
+    `cancel` is there if the task is to end.
     """
 
     id: str
@@ -107,6 +108,7 @@ class KeptLease(Struct, rename="camel"):
     code: str | UnsetType = UNSET
     cancel: CancelView | UnsetType = UNSET
     retryable: bool | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
 
 
 class KeptLeases(Struct, rename="camel"):
@@ -123,7 +125,7 @@ class KeptLeases(Struct, rename="camel"):
         KeptLeases(
             [
                 KeptLease(TASK_ID, "2026-01-31T12:05:00.000Z", cancel=CANCEL),
-                KeptLease("unheard-of", error=NOT_FOUND.text, code=NOT_FOUND.code, retryable=False),
+                KeptLease("unheard-of", **NOT_FOUND.as_item()),
             ]
         ),
     ),
@@ -253,4 +255,4 @@ def _answer(task_id: str, kept: Kept | ApiError) -> KeptLease:
             error = kept
         case _:
             error = from_failure(kept)
-    return KeptLease(task_id, error=error.text, code=error.code, retryable=error.retryable)
+    return KeptLease(task_id, **error.as_item())

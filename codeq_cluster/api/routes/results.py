@@ -183,7 +183,7 @@ _RESULTS = Schema(ResultsBody)
 class SubmittedItem(Struct, rename="camel"):
     """The outcome of one item of a batch: a result, or an error with its code.
 
-    `retryable` says whether to send the item again.
+    `retryable` says whether to send the item again, `detail` what is wrong, as in an `Error`.
     """
 
     task_id: str
@@ -191,6 +191,7 @@ class SubmittedItem(Struct, rename="camel"):
     error: str | UnsetType = UNSET
     code: str | UnsetType = UNSET
     retryable: bool | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
 
 
 class SubmittedBatch(Struct, rename="camel"):
@@ -247,12 +248,7 @@ async def submit(call: Call) -> HttpAnswer[ResultView]:
         SubmittedBatch(
             [
                 SubmittedItem(TASK_ID, RESULT),
-                SubmittedItem(
-                    "unheard-of",
-                    error=TASK_NOT_FOUND.text,
-                    code=TASK_NOT_FOUND.code,
-                    retryable=False,
-                ),
+                SubmittedItem("unheard-of", **TASK_NOT_FOUND.as_item()),
             ]
         ),
     ),
@@ -299,11 +295,11 @@ async def submit_batch(call: Call) -> HttpAnswer[SubmittedBatch]:
                 results.append(SubmittedItem(task_id, result_view(outcome.result)))
             case Rejected():
                 refused = from_refusal(outcome, not_found=TASK_NOT_FOUND.text)
-                results.append(_item_error(task_id, refused))
+                results.append(SubmittedItem(task_id, **refused.as_item()))
             case ApiError():
-                results.append(_item_error(task_id, outcome))
+                results.append(SubmittedItem(task_id, **outcome.as_item()))
             case CodeqError():
-                results.append(_item_error(task_id, from_failure(outcome)))
+                results.append(SubmittedItem(task_id, **from_failure(outcome).as_item()))
     return reply(SubmittedBatch(results))
 
 
@@ -355,10 +351,6 @@ async def _new_result(call: Call, body: ResultBody, *, token: int) -> NewResult:
         next_digest=digest,
         next_groups=groups,
     )
-
-
-def _item_error(task_id: str, error: ApiError) -> SubmittedItem:
-    return SubmittedItem(task_id, error=error.text, code=error.code, retryable=error.retryable)
 
 
 async def _artifacts(call: Call, items: Sequence[Raw]) -> tuple[Artifact | NewFile, ...]:

@@ -9,14 +9,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from codeq_cluster.api.declared.bodies import (
-    Body,
-    Schema,
-    field,
-    instant_ms,
-    json_text,
-    whole,
-)
+from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms, json_text, whole
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, bounded, too_high

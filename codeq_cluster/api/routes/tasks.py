@@ -54,13 +54,14 @@ _TASKS = Schema(TasksBody)
 class CreatedItem(Struct, rename="camel"):
     """The outcome of one item of a batch: a task, or an error with its code.
 
-    `retryable` says whether to send the item again.
+    `retryable` says whether to send the item again, `detail` what is wrong, as in an `Error`.
     """
 
     task: TaskView | UnsetType = UNSET
     error: str | UnsetType = UNSET
     code: str | UnsetType = UNSET
     retryable: bool | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
 
 
 class CreatedBatch(Struct, rename="camel"):
@@ -131,7 +132,7 @@ async def create(call: Call) -> HttpAnswer[TaskView]:
         CreatedBatch(
             [
                 CreatedItem(TASK),
-                CreatedItem(error=CONFLICT.text, code=CONFLICT.code, retryable=False),
+                CreatedItem(**CONFLICT.as_item()),
             ]
         ),
     ),
@@ -169,11 +170,11 @@ async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
             case Created():
                 results.append(CreatedItem(_view(call, outcome)))
             case Rejected():
-                results.append(_item_error(uniques.refused_create(call, outcome)))
+                results.append(CreatedItem(**uniques.refused_create(call, outcome).as_item()))
             case ApiError():
-                results.append(_item_error(outcome))
+                results.append(CreatedItem(**outcome.as_item()))
             case CodeqError():
-                results.append(_item_error(from_failure(outcome)))
+                results.append(CreatedItem(**from_failure(outcome).as_item()))
     return reply(CreatedBatch(results))
 
 
@@ -198,7 +199,3 @@ def _read_item(
 def _view(call: Call, created: Created) -> TaskView:
     view = task_view(created.task, created.payload, shards=call.services.settings.shards)
     return uniques.shown(call, view, created.unique) if created.unique else view
-
-
-def _item_error(error: ApiError) -> CreatedItem:
-    return CreatedItem(error=error.text, code=error.code, retryable=error.retryable)

@@ -330,6 +330,7 @@ async def test_a_task_out_of_bounds_is_refused_singly_and_in_a_batch(
     assert isinstance(results, list)
     assert [None, text, None] == [result.get("error") for result in results]
     assert single.json["code"] == results[1]["code"]
+    assert single.json.get("detail") == results[1].get("detail")
 
 
 @pytest.mark.parametrize(
@@ -395,6 +396,36 @@ async def test_the_detail_says_what_is_wrong_in_a_request(
     answer = await node.post(path, body.encode(), token=may(path))
 
     assert (400, detail) == (answer.status, answer.json.get("detail"))
+
+
+@pytest.mark.parametrize(
+    ("route", "items", "item", "detail"),
+    [
+        ("tasks", "tasks", {"command": "c"}, "payload is missing"),
+        (
+            "tasks",
+            "tasks",
+            {"command": "c", "payload": 1, "tags": {"a:b": "c"}},
+            "names must be 1 to 64 bytes without a colon",
+        ),
+        ("results", "results", {"taskId": ID, "status": "DONE"}, "use COMPLETED or FAILED"),
+        (
+            "heartbeats",
+            "leases",
+            {"id": ID, "progress": {"done": -1}},
+            f"done and total must be 0 to {NUMBER_MAX}",
+        ),
+    ],
+)
+async def test_a_refused_item_of_a_batch_says_what_is_wrong(
+    node: Client, route: str, items: str, item: dict[str, object], detail: str
+) -> None:
+    """The text of the error is the contract's and names no field, as that of a single request."""
+    path = "tasks/batch" if route == "tasks" else f"tasks/batch/{route}"
+    answer = await node.post(path, {items: [item]})
+    [told] = next(iter(answer.json.values()))  # type: ignore[call-overload]
+
+    assert (200, detail) == (answer.status, told["detail"])
 
 
 async def test_the_first_fault_in_the_contracts_order_is_told(node: Client) -> None:

@@ -368,3 +368,17 @@ async def test_the_first_half_of_too_many_stays_created() -> None:
     assert _TASK == made
     assert isinstance(refused, NotCreated)
     assert ("too many", "over", False) == (refused.error, refused.code, refused.retryable)
+
+
+async def test_one_of_several_that_is_refused_says_why() -> None:
+    """Its error has the detail, as that of a single create."""
+
+    async def handler(_request: Any) -> Any:
+        item = {"error": "invalid 'tags'", "code": "invalid-tags", "detail": "no colon"}
+        return web.json_response({"results": [item]})
+
+    async with serve(handler) as url, Client([url], token="t", discover=False) as client:
+        [refused] = await client.create_many([NewTask("c", 1, tags={"a:b": "c"})])
+
+    assert isinstance(refused, NotCreated)
+    assert "invalid 'tags': no colon" == refused.error
