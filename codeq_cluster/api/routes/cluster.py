@@ -24,7 +24,12 @@ ROUTES = Routes(__name__, __doc__, Access.OPERATOR)
 RAFT = Routes("raft", "Raft: this node's view of its groups.", Access.ANY)
 
 NO_SUCH_NODE = bad_request("invalid 'to' (no such node)", "no-such-node")
-NOT_TRANSFERRED = ApiError(409, "leadership not transferred", "not-transferred", retryable=True)
+NOT_TRANSFERRED = ApiError(
+    409, "leadership not transferred", "not-transferred", retryable=True
+).because(
+    "the node is away or behind, its replica is out (its /readyz says so, and why), the shard has "
+    "no other voter, or another transfer is under way"
+)
 
 
 def no_such_shard(node: NodeSettings) -> ApiError:
@@ -276,7 +281,6 @@ async def transfer(call: Call) -> HttpAnswer[Transferred]:
         raise NO_SUCH_NODE
     done = await call.services.cluster.transfers.transfer(shard, to, timeout_s=call.timeout_s)
     if done.leader == done.before and to != done.before:
-        # The peer is away or too far behind, there is no other, or another transfer is in progress.
         raise NOT_TRANSFERRED
     changed = done.leader != done.before
     if changed:

@@ -16,7 +16,7 @@ _NEXT = {
     "not-found": "see that the id or name is right and the token is of its tenant",
     "result-not-found": "see codeq-cluster task explain ID, or wait with --wait",
     "already-terminal": "it has ended; see codeq-cluster task result ID",
-    "not-transferred": "the node is away, behind or busy; see codeq-cluster cluster status",
+    "not-transferred": "see codeq-cluster cluster status, and doctor",
     "no-such-node": "name a voter of the shard; see codeq-cluster cluster status",
     "no-leader": "a majority of nodes must run; see codeq-cluster cluster status, or doctor",
     "not-ready": "the node is not ready; see codeq-cluster doctor",

@@ -57,6 +57,13 @@ async def test_an_impossible_transfer_is_refused(
     assert (status, text) == (answer.status, answer.error)
 
 
+async def test_a_transfer_that_failed_says_what_may_be_wrong(node: Client) -> None:
+    """A node whose replica is out stays so, however often the transfer is repeated."""
+    answer = await node.post("admin/cluster/transfer", b'{"shard":0}', token=OPERATOR)
+
+    assert "its replica is out (its /readyz says so, and why)" in str(answer.json["detail"])
+
+
 async def test_a_transfer_to_the_leader_changes_nothing(node: Client) -> None:
     """A transfer to the current leader succeeds without a record in the audit."""
     before = await walked(node, "admin/audit?limit=500", "records")
