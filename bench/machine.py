@@ -24,8 +24,11 @@ _PROBE_EVERY_S = 0.05
 def scratch(parent: Path | None) -> Iterator[Path]:
     """Yield a new directory below a parent, or below the system's for None; delete it afterwards.
 
+    A parent that is missing is made, and stays.
     A killed node may still write during the deletion, so files that remain are left alone.
     """
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
     try:
         yield directory

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from bench.machine import busy_seconds, cpu_seconds_exact, cpu_seconds_of_family
+from bench.machine import busy_seconds, cpu_seconds_exact, cpu_seconds_of_family, scratch
 
 _BURNS_AND_WAITS = """
 import time
@@ -25,6 +26,15 @@ def _burn(seconds: float) -> None:
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
+
+
+def test_a_missing_parent_of_the_data_is_made(tmp_path: Path) -> None:
+    """The directory in it is deleted at the end."""
+    parent = tmp_path / "disk" / "bench"
+    with scratch(parent) as directory:
+        assert parent == directory.parent
+
+    assert [] == list(parent.iterdir())
 
 
 def test_cpu_time_counts_every_thread_and_those_that_have_ended() -> None:
