@@ -5,7 +5,9 @@ like any other operation. If the leader dies in between, the schedule is unchang
 leader asks again; the decision refuses what is decided already. Only committed schedules are read.
 
 Tenants take turns, some schedules each, so that one with many of them at one instant delays no
-other by more than a turn. With its budget used up, a tenant is left alone for a while.
+other by more than a turn. With its budget used up, a tenant is left alone for a while. After each
+step it rests for as long as that took, after one of a backfill or of late runs longer: so the
+requests of others have their part of the leader's time.
 
 A schedule that the broker itself fails at is set aside, so that the others go on.
 """
@@ -15,7 +17,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextvars import Context
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -26,8 +37,9 @@ from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.engine.faults import is_fault, setting_aside
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.codec import keyspace, line_keys, records
+from codeq_cluster.core.bulk import PAUSE_MS_MAX, RESTS
 from codeq_cluster.core.outcomes import Changed, Outcome, Rejected
-from codeq_cluster.core.schedules import FillBack, Fire, Schedule, jitter_ms
+from codeq_cluster.core.schedules import FIRED_MAX, FillBack, Fire, Schedule, jitter_ms
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.schedules.due import filling, firing, next_after
@@ -37,6 +49,7 @@ log = logging.getLogger(__name__)
 
 FIRED_AT_ONCE = 64  # Schedules in one pass, and so many of one tenant in its turn:
 FIRED_OF_TENANT = 16
+RUNS_AT_ONCE = 64  # Runs of one step, or all of one schedule: about 7 ms of the loop.
 OVER_BUDGET_MS = 5_000  # Until a tenant whose budget is used up is tried again.
 PAUSE_S = 1.0  # Before the next pass after a failure of our own.
 LOOK_AGAIN_S = 5.0  # A wall clock may jump, which no timer notices.
@@ -65,6 +78,11 @@ class _Due(NamedTuple):
     error: Exception | None = None
     due_ms: int = 0
     missed: int = 0
+
+    @property
+    def cost(self) -> int:
+        """How many runs it is about."""
+        return sum(len(each.runs) for each in self.operations)
 
 
 class ScheduleFirer:
@@ -104,6 +122,7 @@ class ScheduleFirer:
         self._line: deque[str] = deque()  # Tenants whose schedules may be due.
         self._timer = EarliestTimer(self._look)
         self._held_ms: dict[str, int] = {}  # Until when a tenant is left alone.
+        self._resting: set[str] = set()  # Tenants after a step.
         self._passing = False
         self._stopped = False
 
@@ -160,7 +179,7 @@ class ScheduleFirer:
             if held_ms > now_ms:
                 self._held_ms[tenant] = held_ms
                 heappush(self._heap, (held_ms, tenant))
-            elif tenant in self._from_ms and tenant not in self._line:
+            elif tenant in self._from_ms and tenant not in (*self._line, *self._resting):
                 self._line.append(tenant)
         if self._line:
             self._passing = True
@@ -240,21 +259,46 @@ class ScheduleFirer:
         for due in all_:
             if due.error is not None:
                 moved |= await self._set_aside(due.key, due.error)
-        with_work = [due for due in all_ if due.operations]
-        due_now = await self._within_rates(with_work)
+        for step in _steps(all_):
+            moved |= await self._step([due for due in step if due.tenant not in self._resting])
+        return moved
+
+    async def _step(self, step: Sequence[_Due]) -> bool:
+        """Have some of it decided, which then rest; return as above."""
+        due_now = await self._within_rates(step)
         if not due_now:
-            return moved or bool(with_work)
+            return True
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
         error = await self._tried(due_now)
+        self._rest(due_now, loop.time() - begun_s)
         if error is None:
             return True
         if not is_fault(error):
             return False
+        moved = False
         for due in due_now:
             # By itself, the one at fault leaves the others as they are.
             alone = error if len(due_now) == 1 else await self._tried([due])
             if alone is None or (is_fault(alone) and await self._set_aside(due.key, alone)):
                 moved = True
         return moved
+
+    def _rest(self, step: Collection[_Due], took_s: float) -> None:
+        """Let the tenants of a step rest by how long it took."""
+        many = {due.tenant for due in step if any(len(each.runs) > 1 for each in due.operations)}
+        loop = asyncio.get_running_loop()
+        for tenant in {due.tenant for due in step}:
+            rest_s = min(took_s * (RESTS if tenant in many else 1), PAUSE_MS_MAX / 1000)
+            self._resting.add(tenant)
+            self._leave(tenant)
+            loop.call_later(rest_s, self._rested, tenant)
+
+    def _rested(self, tenant: str) -> None:
+        self._resting.discard(tenant)
+        if tenant in self._from_ms:
+            heappush(self._heap, (self._from_ms[tenant], tenant))
+        self._look()
 
     async def _within_rates(self, all_: Sequence[_Due]) -> list[_Due]:
         """Return those that their tenants' rates of creates allow now; the others wait."""
@@ -264,8 +308,7 @@ class ScheduleFirer:
             if due.tenant in held:
                 continue
             # One by one: beside busy producers there are never the tokens for many at once.
-            cost = sum(len(each.runs) for each in due.operations)
-            wait_s = await self._wait_s(due.tenant, cost) if cost else 0.0
+            wait_s = await self._wait_s(due.tenant, due.cost) if due.cost else 0.0
             if wait_s:
                 held.add(due.tenant)
                 self._hold(due.tenant, int(1000 * wait_s) + 1)
@@ -277,6 +320,9 @@ class ScheduleFirer:
         """Leave a tenant alone for a while."""
         self._held_ms[tenant] = until_ms = self._wall_ms() + span_ms
         heappush(self._heap, (until_ms, tenant))
+        self._leave(tenant)
+
+    def _leave(self, tenant: str) -> None:
         if tenant in self._line:
             self._line.remove(tenant)
 
@@ -340,16 +386,38 @@ class ScheduleFirer:
 
 
 def _decided(all_: Sequence[_Found], now_ms: int) -> list[_Due]:
-    return [_of_one(found, now_ms) for found in all_]
+    """Return what is to be decided: of one tenant a step's runs, but one of each schedule."""
+    left = dict.fromkeys((found.tenant for found in all_), FIRED_MAX)
+    decided: list[_Due] = []
+    for found in all_:
+        decided.append(_of_one(found, now_ms, most=max(1, left[found.tenant])))
+        left[found.tenant] -= decided[-1].cost
+    return decided
 
 
-def _of_one(found: _Found, now_ms: int) -> _Due:
+def _steps(all_: Iterable[_Due]) -> Iterator[list[_Due]]:
+    """Yield what is to be decided in parts that hold the loop for a short time each."""
+    step: list[_Due] = []
+    runs = 0
+    for due in all_:
+        if not due.operations:
+            continue
+        if step and runs + due.cost > RUNS_AT_ONCE:
+            yield step
+            step, runs = [], 0
+        step.append(due)
+        runs += due.cost
+    if step:
+        yield step
+
+
+def _of_one(found: _Found, now_ms: int, *, most: int) -> _Due:
     """Return what is to be decided about a schedule, or why that cannot be known."""
     key, tenant, schedule = found
     if isinstance(schedule, Exception):
         return _Due(key, tenant, (), schedule)
     try:
-        fill, fire = filling(schedule), firing(schedule, now_ms)
+        fill, fire = filling(schedule, most=most), firing(schedule, now_ms, most=most)
     except Exception as error:
         log.exception("calendar cannot be asked", extra={"item": schedule.id})
         return _Due(key, tenant, (), error)

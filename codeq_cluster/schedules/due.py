@@ -55,7 +55,7 @@ def next_after(timing: Timing, ms: int) -> Instant | None:
     return found
 
 
-def firing(schedule: Schedule, now_ms: int) -> Fire | None:
+def firing(schedule: Schedule, now_ms: int, *, most: int = FIRED_MAX) -> Fire | None:
     """Return the operation that decides what is due; None if nothing is.
 
     Raises as `calendar_of`.
@@ -63,6 +63,7 @@ def firing(schedule: Schedule, now_ms: int) -> Fire | None:
     Args:
         schedule: As it is stored.
         now_ms: The leader's wall clock.
+        most: Runs, at most `FIRED_MAX`.
     """
     if schedule.paused_ms or schedule.is_over:
         return None
@@ -72,7 +73,7 @@ def firing(schedule: Schedule, now_ms: int) -> Fire | None:
     gone_ms = min(late_ms, now_ms - (plan.window_s + plan.jitter_s) * 1000)
     runs: list[Due] = []
     done_ms, missed = _passed_over(schedule, gone_ms)
-    runs_max = max(1, min(FIRED_MAX, FIRED_BYTES_MAX // max(1, len(plan.task.payload))))
+    runs_max = max(1, min(most, FIRED_BYTES_MAX // max(1, len(plan.task.payload))))
     caught_up = schedule.caught_up
     coming = next_after(timing, done_ms)
     for _ in range(LOOKED_AT_MAX):
@@ -113,15 +114,15 @@ def firing(schedule: Schedule, now_ms: int) -> Fire | None:
     return operation if changes else None
 
 
-def filling(schedule: Schedule) -> FillBack | None:
+def filling(schedule: Schedule, *, most: int = FIRED_MAX) -> FillBack | None:
     """Return the next step of a schedule's backfill; None if there is none, or no room for it.
 
-    Raises as `calendar_of`.
+    `most` as of `firing`; raises as `calendar_of`.
     """
     walk, payload = schedule.backfill, schedule.plan.task.payload
     if walk is None or not schedule.has_room(walk.overlap):
         return None
-    runs_max = max(1, min(FIRED_MAX, FIRED_BYTES_MAX // max(1, len(payload))))
+    runs_max = max(1, min(most, FIRED_BYTES_MAX // max(1, len(payload))))
     found = instants_between(schedule.plan.timing, walk.done_ms, walk.to_ms, runs_max)
     return FillBack(
         tenant=schedule.tenant,

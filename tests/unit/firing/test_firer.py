@@ -14,6 +14,7 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.operations import PutTopic, Retry
 from codeq_cluster.core.outcomes import Changed, Claimed
 from codeq_cluster.core.schedules import (
+    FIRED_MAX,
     Backfill,
     BackfillSchedule,
     DeleteSchedule,
@@ -378,6 +379,36 @@ async def test_tenants_take_turns(stage: Stage) -> None:
 
     assert set(many) == {each.id for each in stage.fired if each.tenant == "acme"}
     assert FIRED_OF_TENANT + 2 >= 1 + max(order.index("bert"), order.index("carl"))
+
+
+async def test_late_instants_of_many_schedules_fire_a_few_at_a_time(stage: Stage) -> None:
+    """One decides many runs, and each of the others goes on by one."""
+    for number in range(FIRED_OF_TENANT):
+        await stage.put(f"late-{number:02}")
+    stage.to_minute(FIRED_MAX - 1)
+
+    async def all_() -> bool:
+        return len(stage.runs()) == FIRED_OF_TENANT * FIRED_MAX
+
+    await until(all_, what="all instants")
+    steps = [len(each.runs) for each in stage.fired]
+
+    assert [FIRED_MAX, *(FIRED_OF_TENANT - 1) * [1]] == steps[:FIRED_OF_TENANT]
+
+
+async def test_a_tenant_rests_after_a_step(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others go on meanwhile, and the longer it took the longer it rests."""
+    monkeypatch.setattr(firing, "RESTS", 10**9)
+    monkeypatch.setattr(firing, "PAUSE_MS_MAX", 60_000)
+    late = 2 * FIRED_MAX
+    await stage.put("many")
+    stage.shard.clock.pass_ms(FIRST_MS + late * MINUTE_MS - START_MS)
+    await stage.put("one", tenant="bert")
+    for minute in (1, 2, 3):
+        stage.to_minute(late + minute)
+        await stage.until_fired("one", *range(late + 1, late + 1 + minute))
+
+    assert list(range(FIRED_MAX)) == stage.instants("many")
 
 
 @pytest.mark.parametrize("count", [3, FIRED_OF_TENANT + 4], ids=["few", "many"])
