@@ -179,7 +179,7 @@ class ScheduleFirer:
             if held_ms > now_ms:
                 self._held_ms[tenant] = held_ms
                 heappush(self._heap, (held_ms, tenant))
-            elif tenant in self._from_ms and tenant not in (*self._line, *self._resting):
+            elif tenant in self._from_ms and not (tenant in self._resting or tenant in self._line):
                 self._line.append(tenant)
         if self._line:
             self._passing = True
