@@ -88,6 +88,7 @@ def _mesh(base: NodeBase, storage: OpenStorage, certificates: NodeCertificates) 
         incarnation=storage.directory.incarnation,
         secret=settings.cluster_secret.encode(),
         address=links.pop(settings.node_id),
+        shards=settings.shards,
     )
     return Mesh(
         identity,

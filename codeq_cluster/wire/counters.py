@@ -19,6 +19,9 @@ _REMEDIES = {
     HandshakeRefusal.RECOVERED.value: "the cluster was recovered without this node's data: stop "
     "it, empty its data directory, and start it again",
     HandshakeRefusal.CLUSTER.value: "the other side is of another cluster: compare clusterId",
+    HandshakeRefusal.SHARDS.value: "the other side has another number of shards: compare "
+    "persistenceConfig.numShards; a node that joins needs the cluster's, and an empty data "
+    "directory",
     HandshakeRefusal.PROOF.value: "compare the cluster secret of both nodes",
     HandshakeRefusal.VERSION.value: "the releases of the two nodes are too far apart",
 }
@@ -26,7 +29,12 @@ _REMEDIES = {
 # The remedies that also fit this side's own reason.
 _OWN_REMEDIES = {
     reason: _REMEDIES[reason.value]
-    for reason in (HandshakeRefusal.CLUSTER, HandshakeRefusal.PROOF, HandshakeRefusal.VERSION)
+    for reason in (
+        HandshakeRefusal.CLUSTER,
+        HandshakeRefusal.SHARDS,
+        HandshakeRefusal.PROOF,
+        HandshakeRefusal.VERSION,
+    )
 }
 
 

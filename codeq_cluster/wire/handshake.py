@@ -1,7 +1,7 @@
 """Handshake: two nodes prove to each other that they hold the cluster's secret, without sending it.
 
     dialling                                        accepting
-    hello(versions, cluster, from, to, nonce, incarnation, session, address)  ->
+    hello(versions, cluster, from, to, nonce, incarnation, session, address, shards)  ->
                                                 <-  challenge(nonce, version)
     proof(HMAC of everything said, role)        ->
                                                 <-  welcome(HMAC of everything said, other role)
@@ -9,7 +9,7 @@
 A hello offers all link versions of its release, as the lowest and the highest; the challenge names
 the highest that both speak.
 A hello must therefore stay readable to every version it offers; a later version may add fields at
-its end.
+its end, as the number of shards, which earlier releases of link version 1 do not say.
 Both proofs cover hello and challenge byte for byte. Nobody in between can lower the version, or
 change a field that only one side understands.
 
@@ -56,6 +56,7 @@ class LinkIdentity:
         incarnation: Grows with every start of the node.
         address: Where its peers reach it, host:port; empty when they know it already.
         versions: The lowest and the highest link version of its release.
+        shards: How many it has, which is the same on all nodes; 0 to leave that open.
     """
 
     node_id: str
@@ -64,6 +65,7 @@ class LinkIdentity:
     secret: bytes = field(repr=False)
     address: str = ""
     versions: tuple[int, int] = VERSIONS
+    shards: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,7 @@ class Dialling:
                 identity.incarnation,
                 session,
                 identity.address,
+                *([identity.shards] if identity.shards else []),
             ]
         )
         self._transcript: _Transcript | None = None
@@ -266,7 +269,7 @@ class Accepting:
                 int(incarnation),
                 int(session),
                 str(address),
-                *_,
+                *later,
             ] if (
                 len(nonce) == _NONCE_BYTES
                 and _is_number(incarnation)
@@ -278,17 +281,9 @@ class Accepting:
                 raise FrameRefusedError(BadFrame.SCHEMA)
         if cluster_id != me.cluster_id:
             raise HandshakeRefusedError(HandshakeRefusal.CLUSTER)
-        if dialler == me.node_id:
-            raise HandshakeRefusedError(HandshakeRefusal.MYSELF)
-        if dialler not in self._peers:
-            # Data from before a recovery must go before its node may be let in.
-            if self._objection(dialler, incarnation, session) is HandshakeRefusal.RECOVERED:
-                raise HandshakeRefusedError(HandshakeRefusal.RECOVERED)
-            raise HandshakeRefusedError(HandshakeRefusal.STRANGER)
-        if self._names is not None and dialler not in self._names:
-            raise HandshakeRefusedError(HandshakeRefusal.NAME)
-        if acceptor != me.node_id:
-            raise HandshakeRefusedError(HandshakeRefusal.MISDIRECTED)
+        if me.shards and later and later[0] != me.shards:
+            raise HandshakeRefusedError(HandshakeRefusal.SHARDS)
+        self._check_ids(dialler, acceptor, incarnation=incarnation, session=session)
         challenge = cbor2.dumps(["challenge", secrets.token_bytes(_NONCE_BYTES), version])
         self._greeted = _Greeted(
             transcript=_Transcript(hello=hello, challenge=challenge),
@@ -299,6 +294,19 @@ class Accepting:
             address=address,
         )
         return challenge
+
+    def _check_ids(self, dialler: str, acceptor: str, *, incarnation: int, session: int) -> None:
+        if dialler == self._identity.node_id:
+            raise HandshakeRefusedError(HandshakeRefusal.MYSELF)
+        if dialler not in self._peers:
+            # Data from before a recovery must go before its node may be let in.
+            if self._objection(dialler, incarnation, session) is HandshakeRefusal.RECOVERED:
+                raise HandshakeRefusedError(HandshakeRefusal.RECOVERED)
+            raise HandshakeRefusedError(HandshakeRefusal.STRANGER)
+        if self._names is not None and dialler not in self._names:
+            raise HandshakeRefusedError(HandshakeRefusal.NAME)
+        if acceptor != self._identity.node_id:
+            raise HandshakeRefusedError(HandshakeRefusal.MISDIRECTED)
 
     def _welcome(self, greeted: _Greeted, greeting: object) -> tuple[bytes, LinkSession]:
         match greeting:

@@ -23,10 +23,12 @@ class HandshakeRefusal(StrEnum):
     - `name`: its certificate is another node's.
     - `lives`: a node of the same id is connected, on other data.
     - `recovered`: its data is from before the cluster was recovered without it.
+    - `shards`: it has another number of shards, and would look for tasks in others.
     """
 
     VERSION = "version"
     CLUSTER = "cluster"
+    SHARDS = "shards"
     MYSELF = "self"
     STRANGER = "stranger"
     MISDIRECTED = "misdirected"

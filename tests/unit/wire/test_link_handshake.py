@@ -17,6 +17,7 @@ def identity(
     cluster_id: str = "c",
     secret: bytes = b"secret",
     versions: tuple[int, int] = VERSIONS,
+    shards: int = 0,
 ) -> LinkIdentity:
     return LinkIdentity(
         node_id=node_id,
@@ -24,6 +25,7 @@ def identity(
         incarnation=7,
         secret=secret,
         versions=versions,
+        shards=shards,
     )
 
 
@@ -100,6 +102,16 @@ def test_a_greeting_from_elsewhere_gets_no_challenge(
     """A greeting that names the wrong cluster or node ends the handshake."""
     with pytest.raises(HandshakeRefusedError, match=reason):
         accepting().receive(dialler.hello())
+
+
+def test_a_node_with_another_number_of_shards_is_refused() -> None:
+    """It would look for tasks in other shards; a node of an earlier release says no number."""
+    me = identity("n2", shards=2)
+
+    with pytest.raises(HandshakeRefusedError, match=HandshakeRefusal.SHARDS):
+        accepting(me).receive(dialling(identity("n1", shards=3)).hello())
+    for shards in (0, 2):
+        assert "n1" == shake(dialling(identity("n1", shards=shards)), accepting(me))[1].peer
 
 
 def test_an_unknown_node_is_told_that_its_data_is_from_before_a_recovery() -> None:
