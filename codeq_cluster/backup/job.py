@@ -233,7 +233,8 @@ class BackupJobs:
             await self._failed(run, "the node was stopped")
             raise
         except TimeoutError:
-            await self._failed(run, f"a shard was not caught up within {SETTLE_S:g} s")
+            why = "it has no leader, or this node is behind; /readyz of this node says which"
+            await self._failed(run, f"a shard was not caught up within {SETTLE_S:g} s: {why}")
         except CodeqError as error:
             await self._failed(run, str(error))
         except BaseException as error:

@@ -175,6 +175,19 @@ async def test_a_backup_that_cannot_be_put_on_record_is_not_taken(rig: Rig) -> N
     assert done.stage is Stage.DONE
 
 
+async def test_a_backup_that_waits_in_vain_says_where_the_reason_is(rig: Rig) -> None:
+    """For instance without a majority; which shard waits for what is for `/readyz` to say."""
+
+    async def never(progress: Progress) -> None:
+        raise TimeoutError(progress.id)
+
+    failed = await rig.taken(never)
+
+    assert Stage.FAILED is failed.stage
+    assert "no leader" in failed.error
+    assert "/readyz" in failed.error
+
+
 @pytest.mark.parametrize(
     ("wrong_from", "steps"),
     [
