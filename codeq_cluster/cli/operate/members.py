@@ -61,12 +61,14 @@ class Member:
         url: Its base URL, as the nodes know it; perhaps not reachable from here.
         reached_by: The nodes that are connected with it.
         away_since: Since when each of the other nodes cannot reach it; empty if it does not say.
+        alone: It leads, and knows no other node.
     """
 
     id: str
     url: str = ""
     reached_by: set[str] = field(default_factory=set)
     away_since: dict[str, str] = field(default_factory=dict)
+    alone: bool = False
 
     def away(self, times: Times) -> str:
         """Return which nodes cannot reach it and since when; empty if each of them can."""
@@ -134,7 +136,9 @@ def members_of(statuses: Iterable[object]) -> Mapping[str, Member]:
     found: dict[str, Member] = {}
     groups = list(chain.from_iterable(map(_groups, statuses)))
     for group in groups:
-        found.setdefault(group.self_id, Member(group.self_id)).url = group.self_http_addr
+        own = found.setdefault(group.self_id, Member(group.self_id))
+        own.url = group.self_http_addr
+        own.alone = group.leader_id == group.self_id and not group.peers
         if any(each.follows(group) for each in groups):
             continue
         for peer in group.peers:

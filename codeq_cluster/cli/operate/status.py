@@ -282,9 +282,14 @@ def _word(value: bool | None) -> str:
 
 
 def _shards(reports: Sequence[NodeAnswer]) -> list[ShardSummary]:
-    """Merge the replicas of each shard; the leader of the highest term is believed."""
+    """Merge the replicas of each shard; the leader of the highest term is believed.
+
+    A node that knows no other, and that the others cannot reach, may lead a cluster of its own.
+    """
     replicas: dict[int, list[tuple[str, ReplicaAnswer]]] = {}
     for report in reports:
+        if report.away_since and not any(shard.peers for shard in report.shards):
+            continue
         for shard in report.shards:
             replicas.setdefault(shard.shard_idx, []).append((report.id, shard))
     summaries = []

@@ -260,6 +260,22 @@ async def test_the_doctor_names_the_node_whose_address_it_asked(
     assert any(each["check"] == "member" and each["text"].startswith("n3: n1 ") for each in found)
 
 
+async def test_the_doctor_finds_a_node_that_has_begun_a_cluster_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is ready, and nobody it should work with reaches it."""
+    async with _node(group={"selfId": "n4", "leaderId": "n4", "peers": []}) as alone:
+        peer = {"id": "n4", "httpAddr": alone, "connected": False, "awaySince": ""}
+        async with _node(group={"selfId": "n1", "leaderId": "n1", "peers": [peer]}) as url:
+            code = await _doctor("--url", url, "--json")
+    found = json.loads(capsys.readouterr().out)["findings"]
+    [member] = [each for each in found if each["check"] == "member"]
+
+    assert 1 == code
+    assert "n4: n1 cannot reach it" == member["text"]
+    assert "a cluster of its own" in member["todo"]
+
+
 def test_the_doctor_says_before_the_start_whether_artifacts_and_webhooks_work(
     tmp_path: Path,
 ) -> None:

@@ -80,6 +80,26 @@ async def test_a_replica_behind_shows_its_lag(capsys: pytest.CaptureFixture[str]
     assert "sync-of-n2" in table
 
 
+async def test_a_node_with_a_cluster_of_its_own_leads_no_shard_here(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It was started with itself alone in its configuration; its term may be the later one."""
+    own = {"groups": [_group("n4", leader="n4", term=7, applied=3)]}
+    async with _node(own) as alone:
+        since = "2026-01-31T12:00:00Z"
+        peer = {"id": "n4", "httpAddr": alone, "connected": False, "awaySince": since}
+        member = {"groups": [{**_group("n1", leader="n1", term=2, applied=9), "peers": [peer]}]}
+        async with _node(member) as url:
+            code = await _status("--url", url, "--json")
+    document = json.loads(capsys.readouterr().out)
+
+    [shard] = document["shards"]
+    assert 1 == code
+    assert ("n1", 2) == (shard["leader"], shard["term"])
+    assert ["n1"] == [each["node"] for each in shard["replicas"]]
+    assert [None, since] == [each["awaySince"] for each in document["nodes"]]
+
+
 async def test_a_node_that_is_not_ready_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     """The row says what is missing."""
     groups = {"groups": [_group("n1", leader="", term=1, applied=1)]}

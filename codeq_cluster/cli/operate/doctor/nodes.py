@@ -86,6 +86,11 @@ def _other(member: Member, found: list[Finding]) -> list[Finding]:
 
 def _away(member: Member, times: Times) -> Finding:
     todo = "start it, or see docs/runbooks/lost-node.md"
+    if member.alone:
+        todo = (
+            "it has begun a cluster of its own, with itself alone in raft.peers: stop it, empty "
+            "its data directory, name members there, and start it again"
+        )
     return fail("member", member.url or member.id, f"{member.id}: {member.away(times)}", todo)
 
 
