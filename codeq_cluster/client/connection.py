@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -288,6 +289,12 @@ def as_json(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
+def _number(text: str) -> float | str:
+    """Return a number of a document, which may quote a payload's; its text if no float holds it."""
+    number = float(text)
+    return number if math.isfinite(number) else text
+
+
 def read_as(content: bytes, answer: type[T], request: Request) -> T:
     """Return the body of an answer as a type; an empty one counts as `{}`.
 
@@ -295,7 +302,7 @@ def read_as(content: bytes, answer: type[T], request: Request) -> T:
         Refused: The body is not a broker's.
     """
     try:
-        return msgspec.json.decode(content or b"{}", type=answer)
+        return msgspec.json.Decoder(answer, float_hook=_number).decode(content or b"{}")
     except msgspec.ValidationError as error:
         text = f"{request.path}: the answer has an unknown form: {error}"
         raise Refused(text, status=200) from error

@@ -56,6 +56,19 @@ async def test_an_error_keeps_its_status_text_and_code() -> None:
     assert ["/v1/codeq/tasks/a%2Fb"] == paths
 
 
+async def test_a_number_that_no_float_holds_is_read_as_its_text() -> None:
+    """A schedule's payload may have one; a list with it must still be read."""
+    page = '{"schedules":[{"id":"s","task":{"payload":{"a":1e400,"b":-1e400,"c":1.5,"d":2}}}]}'
+
+    async def handler(_request: web.Request) -> web.Response:
+        return web.json_response(text=page)
+
+    async with serve(handler) as url, Operator([url], token="t", discover=False) as operator:
+        [row] = (await operator.schedules()).rows
+
+    assert {"a": "1e400", "b": "-1e400", "c": 1.5, "d": 2} == row["task"]["payload"]
+
+
 async def test_the_error_says_why_a_node_is_not_ready() -> None:
     """The error names what is missing."""
 
