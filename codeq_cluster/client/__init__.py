@@ -6,7 +6,6 @@ for programs without an event loop. `Leases` has the requests behind `Worker`, f
 loop.
 """
 
-from codeq_cluster.client.background import ConnectionGone
 from codeq_cluster.client.bulk import BulkAction, BulkCounts, BulkRecord, TaskSelection
 from codeq_cluster.client.callbacks import (
     CallbackRefused,
@@ -63,7 +62,7 @@ from codeq_cluster.client.records import (
     StepsRecord,
     TaskRecord,
 )
-from codeq_cluster.client.refusals import TOO_EARLY, Refused, Unreachable, Untrusted
+from codeq_cluster.client.refusals import TOO_EARLY, ConnectionGone, Refused, Unreachable, Untrusted
 from codeq_cluster.client.results import NotFinished, Result, TaskFailed
 from codeq_cluster.client.scheduling import (
     Applied,

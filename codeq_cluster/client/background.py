@@ -13,20 +13,16 @@ from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from codeq_cluster.client.connection import Connection
+from codeq_cluster.client.refusals import CLOSED, ConnectionGone
 
 T = TypeVar("T")
 
 _FORKED: Final = "this connection was made before a fork: open one in this process"
-_CLOSED: Final = "this connection is closed: open a new one"
 
 _open: Final[WeakSet[Background]] = WeakSet()
 # Those of the parent, in a child. Collecting them would change what the parent's loop waits for:
 # both processes share its descriptors.
 _inherited: Final[list[Background]] = []
-
-
-class ConnectionGone(ConnectionError):
-    """The connection is closed, or another process's: it was made before a fork."""
 
 
 class Background:
@@ -62,7 +58,7 @@ class Background:
                 if not self._is_closed:
                     return asyncio.run_coroutine_threadsafe(call, self._loop)
         call.close()
-        raise ConnectionGone(_CLOSED if self.ours else _FORKED)
+        raise ConnectionGone(CLOSED if self.ours else _FORKED)
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Return the answer of a call, or raise what it raises.
@@ -75,7 +71,7 @@ class Background:
             return future.result()
         except CancelledError:
             if self._is_closed:
-                raise ConnectionGone(_CLOSED) from None
+                raise ConnectionGone(CLOSED) from None
             raise
         except BaseException:
             # A signal ends the wait; without the cancel the call would go on with nobody waiting.

@@ -121,13 +121,17 @@ class Connection:
         self._learning: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        self._transport.is_open = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections to all nodes."""
+        """Close the connections to all nodes; calls fail then, also those under way.
+
+        New ones raise `ConnectionGone`, unless the connection is entered again.
+        """
         learning, self._learning = self._learning, None
         if learning is not None:
             learning.cancel()
@@ -243,7 +247,7 @@ class Connection:
         return answer
 
     def _learn_soon(self) -> None:
-        if self._discover and self._learning is None:
+        if self._discover and self._learning is None and self._transport.is_open:
             self._learning = asyncio.create_task(self._learn())
 
     async def _learn(self) -> None:

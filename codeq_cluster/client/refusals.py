@@ -8,6 +8,7 @@ from codeq_cluster.errors import CodeqError
 
 # The code of what the cluster does not know before it is upgraded.
 TOO_EARLY: Final = "upgrade-under-way"
+CLOSED: Final = "this connection is closed: open a new one"
 
 
 def said(error: str, detail: str) -> str:
@@ -21,6 +22,10 @@ class Unreachable(CodeqError):
 
 class Untrusted(Unreachable):
     """The node's certificate is not trusted; nothing was sent."""
+
+
+class ConnectionGone(ConnectionError):
+    """The connection is closed, or another process's: it was made before a fork."""
 
 
 class Refused(CodeqError):

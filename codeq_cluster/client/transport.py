@@ -15,7 +15,14 @@ import aiohttp
 import msgspec
 
 from codeq_cluster.client import tracing
-from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted, said
+from codeq_cluster.client.refusals import (
+    CLOSED,
+    ConnectionGone,
+    Refused,
+    Unreachable,
+    Untrusted,
+    said,
+)
 from codeq_cluster.client.tokens import described
 from codeq_cluster.errors import ConfigInvalid
 
@@ -88,9 +95,11 @@ class Transport:
         self._headers = {"Authorization": f"Bearer {token}"}
         self._trust = trust
         self._session: aiohttp.ClientSession | None = None
+        self.is_open = True
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; requests raise `ConnectionGone` from then on."""
+        self.is_open = False
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -106,6 +115,7 @@ class Transport:
         Raises:
             Unreachable: The node took no connection, so nothing was sent.
             Refused: The answer is an error; or no answer came, and the status is 0.
+            ConnectionGone: It is closed.
         """
         headers = {
             "Content-Type": "application/octet-stream" if request.binary else "application/json"
@@ -190,6 +200,8 @@ class Transport:
         )
 
     def _open(self) -> aiohttp.ClientSession:
+        if not self.is_open:
+            raise ConnectionGone(CLOSED)
         if self._session is None:
             # Callers bound how many requests are under way. A limit here would queue heartbeats
             # behind claims.

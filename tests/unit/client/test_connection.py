@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from codeq_cluster.client import Client, Connection, Leases, Operator, Probe, Refused, Unreachable
+from codeq_cluster.client import (
+    Client,
+    Connection,
+    ConnectionGone,
+    Leases,
+    Operator,
+    Probe,
+    Refused,
+    Unreachable,
+)
 from codeq_cluster.errors import ConfigInvalid
 from tests.harness.waiting import until
 from tests.unit.client.servers import serve
@@ -67,6 +76,33 @@ async def test_a_number_that_no_float_holds_is_read_as_its_text() -> None:
         [row] = (await operator.schedules()).rows
 
     assert {"a": "1e400", "b": "-1e400", "c": 1.5, "d": 2} == row["task"]["payload"]
+
+
+async def test_a_closed_connection_sends_nothing_more() -> None:
+    """A wait under way ends, and no connection is opened again, until it is entered again."""
+    asked = asyncio.Event()
+    answers = asyncio.Event()
+
+    async def handler(_request: web.Request) -> web.Response:
+        asked.set()
+        await answers.wait()
+        return web.json_response(_TASK)
+
+    async with serve(handler) as url:
+        client = Client([url], token="t", discover=False)
+        waiting = asyncio.create_task(client.wait("x"))
+        await asked.wait()
+        asked.clear()
+        await client.close()
+        with pytest.raises(ConnectionGone):
+            await waiting
+        with pytest.raises(ConnectionGone):
+            await client.task("x")
+        assert not asked.is_set()
+
+        answers.set()
+        async with client:
+            assert "x" == (await client.task("x")).id
 
 
 async def test_the_error_says_why_a_node_is_not_ready() -> None:
