@@ -236,6 +236,11 @@ def ttl(due_ms: int, task_id: str) -> bytes:
     return b"%b%b/%b" % (TTL_PREFIX, due_ms.to_bytes(NUMBER_BYTES), part(task_id))
 
 
+def timed_range(prefix: bytes, from_ms: int, to_ms: int) -> tuple[bytes, bytes]:
+    """Return the range of the keys of leases, or of other timers, of from <= instant < to."""
+    return prefix + from_ms.to_bytes(NUMBER_BYTES), prefix + to_ms.to_bytes(NUMBER_BYTES)
+
+
 def claim(request: str, task_id: str) -> bytes:
     """Return the key under which a retried claim finds a task it leased."""
     return b"%b%b/%b" % (CLAIM_PREFIX, part(request), part(task_id))

@@ -32,6 +32,11 @@ def task_id(tenant: str, random: bytes) -> str:
     return grouped(text[:20] + _tag(tenant) + text[-4:])
 
 
+def tag_of(task_id: str) -> str:
+    """Return the tag of a task's tenant."""
+    return task_id[_TAG_FROM:_TAG_TO]
+
+
 def derived(tenant: str, cause: str) -> str:
     """Return the task id that follows from a cause within the tenant; the same every time."""
     return task_id(tenant, blake2b(f"{tenant}/{cause}".encode(), digest_size=16).digest())

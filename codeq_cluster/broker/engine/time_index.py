@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from codeq_cluster.broker.engine.window import Read, Window
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import Family
+from codeq_cluster.core.task_ids import tag_of
+
+_OTHERS = 4  # Behind a tenant's backlog, others have one part in so many of what is acted on.
+_LOOKED_AT_MAX = 64
+_SINCE_MS = 1000, 100  # How long something is due that is looked for behind a backlog.
 
 
 class TimeIndex:
@@ -26,6 +31,7 @@ class TimeIndex:
             start, end = keyspace.prefix_range(prefix)
             return Window(start, end, read)
 
+        self._read = read
         self._leases = window(keyspace.LEASE_PREFIX)
         self._timers = window(keyspace.TTL_PREFIX)
         self._expiries = window(keyspace.EXPIRY_PREFIX)
@@ -51,16 +57,45 @@ class TimeIndex:
         return min(due, default=None)
 
     def tasks(self, count: int, *, now_ms: int, leases_too: bool) -> list[tuple[int, str, bytes]]:
-        """Return (Unix milliseconds, task id, timer) of the tasks that are due, oldest first."""
+        """Return (Unix milliseconds, task id, timer) of tasks that are due, oldest first.
+
+        If there are more than `count`, some are of tenants that have none among the oldest: the
+        backlog of one tenant does not make the timers of another late.
+        """
         found: list[tuple[int, str, bytes]] = []
-        for window in (self._timers, self._leases) if leases_too else (self._timers,):
-            for key in islice(window, count):
-                when_ms, task_id = keyspace.timed_parts(key)
-                if when_ms > now_ms:
-                    break
-                found.append((when_ms, task_id, key))
+        full: list[bytes] = []
+        for window, prefix in (
+            (self._timers, keyspace.TTL_PREFIX),
+            (self._leases, keyspace.LEASE_PREFIX),
+        )[: 1 + leases_too]:
+            some = _due(islice(window, count), now_ms)
+            found += some
+            if len(some) == count:
+                full.append(prefix)
         found.sort()
-        return found[:count]
+        if not full:
+            return found[:count]
+        others = self._others(found, count, full, now_ms=now_ms)[: count // _OTHERS]
+        return found[: count - len(others)] + others
+
+    def _others(
+        self,
+        found: list[tuple[int, str, bytes]],
+        count: int,
+        full: list[bytes],
+        *,
+        now_ms: int,
+    ) -> list[tuple[int, str, bytes]]:
+        """Return some that are due behind the oldest, of tenants that have none among these."""
+        busy = {tag_of(task_id) for _, task_id, _ in found[:count]}
+        behind = found[count:]
+        last_ms = found[count - 1][0]
+        for prefix in full:
+            for from_ms in (last_ms + 1, *(now_ms - since_ms for since_ms in _SINCE_MS)):
+                if last_ms < from_ms <= now_ms:
+                    start, end = keyspace.timed_range(prefix, from_ms, now_ms + 1)
+                    behind += _due(self._read(start, end, _LOOKED_AT_MAX)[0], now_ms)
+        return sorted({each for each in behind if tag_of(each[1]) not in busy})
 
     def items(self, count: int, *, now_ms: int) -> list[bytes]:
         """Return the timers of at most `count` items that have ended, oldest first."""
@@ -82,3 +117,13 @@ class TimeIndex:
     def _known_expiries(self) -> Iterator[bytes]:
         """Yield the timers of items, except those written by a newer version."""
         return (key for key in self._expiries if keyspace.knows_kind(key))
+
+
+def _due(keys: Iterable[bytes], now_ms: int) -> list[tuple[int, str, bytes]]:
+    found: list[tuple[int, str, bytes]] = []
+    for key in keys:
+        when_ms, task_id = keyspace.timed_parts(key)
+        if when_ms > now_ms:
+            break
+        found.append((when_ms, task_id, key))
+    return found

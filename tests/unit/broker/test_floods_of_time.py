@@ -11,8 +11,9 @@ from codeq_cluster.codec import keyspace
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import Counters
+from codeq_cluster.core.task_ids import task_id
 
-from .conftest import GRACE_MS, Shard, claim, create, submit
+from .conftest import GRACE_MS, START_MS, Shard, claim, create, submit
 
 pytestmark = pytest.mark.asyncio
 
@@ -70,3 +71,25 @@ async def test_everything_whose_retention_is_over_is_deleted(shard: Shard) -> No
 
     rows = shard.store.state.scan(b"", b"\xff", 10)
     assert all(keyspace.family(key) is keyspace.Family.META for key, _ in rows), rows
+
+
+async def test_a_tenants_backlog_makes_no_others_timers_late(shard: Shard) -> None:
+    """They are among the first that are acted on, in order, and the backlog goes on beside them."""
+    mine = [task_id("acme", number.to_bytes(16)) for number in range(600)]
+    leased, *delayed = (task_id("zeta", number.to_bytes(16)) for number in range(4))
+    due_ms = START_MS + 1000
+    await shard.engine.operate([create(each, run_at_ms=due_ms) for each in mine])
+    await shard.engine.operate(
+        [
+            create(each, tenant="zeta", run_at_ms=due_ms + late_ms)
+            for each, late_ms in zip(delayed, (1, 1500, 3900), strict=True)
+        ]
+    )
+    await shard.engine.operate([create(leased, tenant="zeta")])
+    await shard.engine.operate([claim("c", tenant="zeta", lease_ms=3000)])
+    shard.clock.pass_ms(5000)
+    await shard.engine.operate([create("now", command="look")])
+    due = shard.engine.view.due(100, leases_too=True)
+
+    assert 96 == len(set(due) & set(mine))
+    assert [*delayed[:2], leased, delayed[2]] == list(due[96:])
