@@ -5,9 +5,9 @@ like any other operation. If the leader dies in between, the schedule is unchang
 leader asks again; the decision refuses what is decided already. Only committed schedules are read.
 
 Tenants take turns, some schedules each, so that one with many of them at one instant delays no
-other by more than a turn. With its budget used up, a tenant is left alone for a while. After each
-step it rests for as long as that took, after one of a backfill or of late runs longer: so the
-requests of others have their part of the leader's time.
+other by more than a turn. With its budget used up, a tenant is left alone for a while. After a step
+of a backfill or of late runs it rests longer than that took: so the requests of others have their
+part of the leader's time.
 
 A schedule that the broker itself fails at is set aside, so that the others go on.
 """
@@ -264,7 +264,7 @@ class ScheduleFirer:
         return moved
 
     async def _step(self, step: Sequence[_Due]) -> bool:
-        """Have some of it decided, which then rest; return as above."""
+        """Have some of it decided, after which tenants may rest; return as above."""
         due_now = await self._within_rates(step)
         if not due_now:
             return True
@@ -285,11 +285,10 @@ class ScheduleFirer:
         return moved
 
     def _rest(self, step: Collection[_Due], took_s: float) -> None:
-        """Let the tenants of a step rest by how long it took."""
-        many = {due.tenant for due in step if any(len(each.runs) > 1 for each in due.operations)}
+        """Let the tenants of late runs and backfills rest, by how long the step took."""
+        rest_s = min(took_s * RESTS, PAUSE_MS_MAX / 1000)
         loop = asyncio.get_running_loop()
-        for tenant in {due.tenant for due in step}:
-            rest_s = min(took_s * (RESTS if tenant in many else 1), PAUSE_MS_MAX / 1000)
+        for tenant in {due.tenant for due in step if any(len(o.runs) > 1 for o in due.operations)}:
             self._resting.add(tenant)
             self._leave(tenant)
             loop.call_later(rest_s, self._rested, tenant)
