@@ -56,7 +56,7 @@ def kept(tenant: str, old: str, *, home: int | None, shards: int) -> str:
         home: The shard that its keys give it; a new id is on it, so that they can be kept.
         shards: Of this cluster.
     """
-    if _FORM.fullmatch(old) and old[_TAG_FROM:_TAG_TO] == _tag(tenant):
+    if _FORM.fullmatch(old) and tag_of(old) == _tag(tenant):
         return old
     made = derived(tenant, old)
     return made if home is None else with_shard(made, shards=shards, wanted=home)

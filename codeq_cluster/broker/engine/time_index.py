@@ -73,9 +73,10 @@ class TimeIndex:
             if len(some) == count:
                 full.append(prefix)
         found.sort()
-        if not full:
+        room = count // _OTHERS
+        if not full or not room:
             return found[:count]
-        others = self._others(found, count, full, now_ms=now_ms)[: count // _OTHERS]
+        others = self._others(found, count, full, now_ms=now_ms)[:room]
         return found[: count - len(others)] + others
 
     def _others(

@@ -103,6 +103,7 @@ def _waits(parser: argparse.ArgumentParser) -> None:
 
 
 async def _join(operator: Operator, options: argparse.Namespace) -> Exit:
+    _check_wait(options.wait)
     if not await _begin(operator, options, options.node):
         return Exit.OK
     return await _wait(operator, options.node, options.wait)
@@ -220,7 +221,6 @@ async def _begin(
 
     With `instead_of`, also show what removing that node does afterwards.
     """
-    _check_wait(options.wait)
     ahead = await operator.join(node_id, addr=options.addr, http_addr=options.http, dry_run=True)
     if instead_of:
         ahead = {**ahead, "then": [_without(row, instead_of) for row in rows_of(ahead["shards"])]}

@@ -165,7 +165,7 @@ export function openTask({ follow }, id) {
       task.worker && fact("Worker", h("a", { href: href("tasks") + "?state=in-progress&worker=" + encodeURIComponent(task.worker) }, task.worker)),
       task.state === "in-progress" && fact("Lease ends", due(task.until)),
       task.state === "delayed" && fact("Ready", due(task.until)),
-      task.progress && fact("Progress", [`${task.progress.done}${task.progress.total ? ` of ${task.progress.total}` : ""} ${task.progress.note ? `, ${task.progress.note}` : ""} · `, at(task.progress.at)]),
+      task.progress && fact("Progress", [`${task.progress.done}${task.progress.total ? ` of ${task.progress.total}` : ""}${task.progress.note ? `, ${task.progress.note}` : ""} · `, at(task.progress.at)]),
       task.cancel && fact("Cancel", [`${task.cancel.reason || ""} `, task.state === "in-progress" && "by ", at(task.cancel.deadline)]),
       task.error && !why.message.includes(task.error) && fact("Error", h("span.bad", {}, task.error)),
       task.deadQueue && fact("Dead letters of", h("a", { href: href("dead-letters", task.deadQueue) }, task.deadQueue)),
