@@ -104,10 +104,12 @@ class _Operator:
         if change.comes and not db.nodes[change.comes].running:
             db.start(change.comes)
         interrupted = not change.stopped_s
+        tries = 0
         while (left_s := deadline - time.monotonic()) > 0:
             most_s = left_s if interrupted else min(left_s, change.stopped_s)
             interrupted = True
-            done, _ = await self._ask(change, within_s=most_s)
+            done, _ = await self._ask(change, tries, within_s=most_s)
+            tries += 1
             if done and await self._is_so(change, within_s=deadline - time.monotonic()):
                 self.open = None
                 if change.goes:
@@ -124,14 +126,16 @@ class _Operator:
             await self._db.end(name)
             self._db.start(name)
 
-    async def _ask(self, change: Change, *, within_s: float) -> tuple[bool, str]:
+    async def _ask(self, change: Change, tries: int, *, within_s: float) -> tuple[bool, str]:
         db = self._db
         # The node being removed cannot run its own removal, so another one is asked.
         among = [name for name in db.serving if name not in (change.goes, change.comes)]
         among = [name for name in among if db.nodes[name].answering]
         if not among:
             return False, "nobody to ask"
-        asked = [random.Random(f"{change}{len(among)}").choice(among)]
+        # Another one each time: a node whose replica is out knows no leader.
+        first = random.Random(f"{change}{len(among)}").randrange(len(among))
+        asked = [among[(first + tries) % len(among)]]
         verb = change.kind
         if verb == "transfer":
             to = ("--to", change.comes) if change.comes else ()

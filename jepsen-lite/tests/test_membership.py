@@ -1,8 +1,9 @@
-"""Membership: the operator restarts a node that waits for it, once its disk is good."""
+"""Membership: whom the operator asks, and which nodes it restarts."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -57,3 +58,29 @@ async def test_only_a_node_of_the_change_that_waits_is_restarted(
 
         assert not await operator.carry_out(_TRANSFER, within_s=0.6)
         assert starts == [db.nodes[name].starts for name in names]
+
+
+class _RefusingDb(_SilentDb):
+    """Its nodes refuse all commands until two of them have been asked."""
+
+    asked: set[str]
+
+    async def command(self, *words: str, among: Sequence[str], within_s: float) -> tuple[bool, str]:
+        assert words[0] == "cluster", within_s
+        self.asked.update(among)
+        return len(self.asked) == 2, ""
+
+
+async def test_another_node_is_asked_after_a_refusal(tmp_path: Path) -> None:
+    """One whose replica is out knows no leader, and never will."""
+    names = ["n1", "n2", "n3"]
+    network = LoopbackNetwork(names)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(network.close)
+        db = await stack.enter_async_context(
+            _RefusingDb(tmp_path, network, names, shards=1, source=Path(), shimmed=False)
+        )
+        db.asked = set()
+
+        assert await _Operator(db).carry_out(_TRANSFER, within_s=30)
+        assert {"n1", "n3"} == db.asked
