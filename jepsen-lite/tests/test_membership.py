@@ -66,7 +66,7 @@ class _RefusingDb(_SilentDb):
     asked: set[str]
 
     async def command(self, *words: str, among: Sequence[str], within_s: float) -> tuple[bool, str]:
-        assert words[0] == "cluster", within_s
+        assert "cluster" == words[0], within_s
         self.asked.update(among)
         return len(self.asked) == 2, ""
 
