@@ -46,11 +46,19 @@ class _Asked(Struct):
 
     Attributes:
         claim: What is asked of each shard, but for its request and count.
+        timeout_s: One look for work must end within it.
+        latest: All of them must end by then.
         lost: A shard has or may have leased it tasks that the caller does not get.
     """
 
     claim: Claim
+    timeout_s: float
+    latest: float
     lost: bool = False
+
+    def look_until(self) -> float:
+        """Return the deadline of a look that begins now."""
+        return min(deadline_in(self.timeout_s), self.latest)
 
 
 class Claims:
@@ -77,6 +85,7 @@ class Claims:
     ) -> Claimed:
         """Lease up to `count` tasks; wait up to `wait_s` for the first one, in a place of its own.
 
+        It ends within `wait_s + timeout_s`, and each of its looks for work within `timeout_s`.
         It takes the place only once it has looked in vain: until then it is a request in progress.
         A claim that finds nothing at first asks every leader before it returns nothing. Later,
         woken by entries applied here, it trusts this node's replicas. A leader may go by an older
@@ -94,16 +103,18 @@ class Claims:
                 count=count,
                 lease_ms=lease_ms,
                 worker_name=worker_name,
-            )
+            ),
+            timeout_s,
+            latest=deadline_in(wait_s + timeout_s),
         )
         self._waiters.claiming()
         try:
             if wait_s <= 0:
-                return await self._take(asked, queues, timeout_s=timeout_s, ask_leaders=True)
+                return await self._take(asked, queues, ask_leaders=True)
             if known := self._known(tenant, queues):
                 # Usually there is work: a claim that finds some at once need not join the queue of
                 # waiters.
-                claimed = await self._take_from(known, asked, deadline=deadline_in(timeout_s))
+                claimed = await self._take_from(known, asked, deadline=asked.look_until())
                 if claimed.tasks:
                     return claimed
             with ExitStack() as waiting, self._in_line(tenant, queues) as ticket:
@@ -112,7 +123,6 @@ class Claims:
                     asked,
                     queues,
                     waits_until=waits_until,
-                    timeout_s=timeout_s,
                     begin_wait=lambda: waiting.enter_context(place()),
                 )
         except OutcomeUnknown:
@@ -140,7 +150,6 @@ class Claims:
         queues: tuple[str, ...],
         *,
         waits_until: float,
-        timeout_s: float,
         begin_wait: Callable[[], None],
     ) -> Claimed:
         """Claim at once and whenever there may be work, until there are tasks or time is up."""
@@ -149,7 +158,7 @@ class Claims:
         again_s = AGAIN_S
         while True:
             ticket.begin_look()
-            claimed = await self._take(asked, queues, timeout_s=timeout_s, ask_leaders=ask_leaders)
+            claimed = await self._take(asked, queues, ask_leaders=ask_leaders)
             ask_leaders = self._shards.isolated
             # If it took tasks of another queue, the work that woke it may still be there.
             ticket.owes = ticket.owes and _of_another_queue(claimed, ticket.queue)
@@ -169,11 +178,9 @@ class Claims:
             else:
                 return claimed
 
-    async def _take(
-        self, asked: _Asked, queues: tuple[str, ...], *, timeout_s: float, ask_leaders: bool
-    ) -> Claimed:
+    async def _take(self, asked: _Asked, queues: tuple[str, ...], *, ask_leaders: bool) -> Claimed:
         """Claim from the shards that have work, the oldest highest-priority head first."""
-        deadline = deadline_in(timeout_s)
+        deadline = asked.look_until()
         claimed = _NOTHING
         if known := self._known(asked.claim.tenant, queues):
             claimed = await self._take_from(known, asked, deadline=deadline)

@@ -222,3 +222,54 @@ async def test_who_may_have_leased_a_task_does_not_hear_that_nothing_was_done(
             timeout_s=60,
         )
     await background.stop()
+
+
+class Slow(NoPeers):
+    """A link to a leader that has no task left, and says so only just in time."""
+
+    def __init__(self) -> None:
+        self.latest: list[float] = []
+
+    def ask(
+        self, peer: str, method: str, body: bytes, *, timeout_s: float, topic: int | None = None
+    ) -> asyncio.Future[bytes]:
+        """Answer at nine tenths of the time."""
+        loop = asyncio.get_running_loop()
+        self.latest.append(loop.time() + timeout_s)
+        answered: asyncio.Future[bytes] = loop.create_future()
+        nothing = [Claimed(())] if method == "operate" else [[], []]
+        loop.call_later(0.9 * timeout_s, answered.set_result, msgspec.msgpack.encode(nothing))
+        return answered
+
+
+async def test_all_looks_of_a_waiting_claim_end_within_its_wait_and_one_timeout() -> None:
+    """A look that begins when the wait is over has only what the one before left of it."""
+    link = Slow()
+    replicas: list[Any] = [Follower(0, "n2")]
+    router = Router(
+        node_id="n1",
+        engines=replicas,
+        calls=link,
+        on_answered=lambda method, seconds: None,
+        is_out=set[int]().__contains__,
+    )
+    background = Background()
+    claims = Claims(router, Waiters(waiters_max=1), background)
+    wait_s, timeout_s = 0.01, 0.2
+    begun = asyncio.get_running_loop().time()
+
+    claimed = await claims.claim(
+        "acme",
+        "ann",
+        commands=("render",),
+        count=1,
+        lease_ms=60_000,
+        wait_s=wait_s,
+        timeout_s=timeout_s,
+    )
+
+    assert not claimed.tasks
+    assert 3 == len(link.latest)
+    slack_s = 0.1 * timeout_s
+    assert [] == [each for each in link.latest if begun + wait_s + timeout_s + slack_s < each]
+    await background.stop()
