@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -25,6 +25,9 @@ from codeq_cluster.errors import (
     TooMany,
     UpgradeUnderWay,
 )
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 # A detail may quote the request, which may be long.
 DETAIL_CHARS_MAX = 200
@@ -79,6 +82,16 @@ class ApiError(Exception):
         """Return the same error with the field of the body that it is about."""
         return self._with(self.text, {**self.extra, "field": field})
 
+    def within(self, part: str) -> ApiError:
+        """Return the same error about what it says of a part of the body, such as `tasks[3]`.
+
+        The error itself keeps no traceback, so it may be a constant that the caller has caught.
+        """
+        self.with_traceback(None)
+        inner = self.extra.get("field")
+        named = self.about(f"{part}.{inner}" if inner else part)
+        return named.because(f"{part}: {self.extra.get('detail', self.text)}")
+
     def as_item(self) -> dict[str, Any]:
         """Return what an item of a batch says of this error."""
         said = {"error": self.text, "code": self.code, "retryable": self.retryable}
@@ -99,9 +112,10 @@ class ApiError(Exception):
 class Envelope(Struct):
     """The body of every error: `code` is stable, `retryable` says whether to send it again.
 
-    An exceeded limit is named by `scope` and `operation`, a field of a topic or of a schedule by
-    `field`, the task that holds a unique key by `taskId`. `detail` is for people: what is wrong in
-    the request, or what is full, where `error` does not say.
+    An exceeded limit is named by `scope` and `operation`; a field of a topic or of a schedule, and
+    one of several tasks, such as `tasks[3]`, by `field`; the task that holds a unique key by
+    `taskId`. `detail` is for people: what is wrong in the request, or what is full, where `error`
+    does not say.
     """
 
     error: str
@@ -119,6 +133,15 @@ class Envelope(Struct):
 def envelope(error: ApiError, request_id: str) -> bytes:
     """Render the body of an error answer."""
     return encode(Envelope(error.text, error.code, error.retryable, request_id, **error.extra))
+
+
+def each_of(name: str, items: Iterable[S], read: Callable[[S], T]) -> Iterator[T]:
+    """Yield what is read of each item of a list of the body; an ApiError says of which it is."""
+    for place, item in enumerate(items):
+        try:
+            yield read(item)
+        except ApiError as error:
+            raise error.within(f"{name}[{place}]") from None
 
 
 def bad_request(text: str, code: str) -> ApiError:

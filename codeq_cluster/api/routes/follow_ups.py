@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from codeq_cluster.api.declared.bodies import field
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, bad_request
+from codeq_cluster.api.http.errors import ApiError, bad_request, each_of
 from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import NOT_ALLOWED, lacks_scope, too_many
-from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, new_task, refused_webhooks
+from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, TaskBody, new_task, refused_webhooks
 from codeq_cluster.api.routes.tasks import CREATING
 from codeq_cluster.api.routes.workers import allowed_commands
 from codeq_cluster.broker.requests.producer import fingerprint_of
@@ -74,9 +74,13 @@ async def read_next(
     room = call.services.settings.raft.entry_bytes_max - 2 * EFFECTS_BYTES_MAX - beside
     if sum(map(len, texts)) > min(room, BYTES_MAX):
         raise _too_large(max(0, min(room, BYTES_MAX)))
-    bodies = [TASK_SCHEMA.decode(item) for item in items]
+    bodies = [*each_of("next", items, TASK_SCHEMA.decode)]
     refused = await refused_webhooks(call, bodies)
-    tasks = tuple(_keyed(new_task(call, body, refused=refused, may_join=True)) for body in bodies)
+
+    def read(body: TaskBody) -> Create:
+        return _keyed(new_task(call, body, refused=refused, may_join=True))
+
+    tasks = tuple(each_of("next", bodies, read))
     commands = [task.command for task in tasks]
     allowed_commands(call, commands, field="next", count_max=FOLLOW_UPS_MAX)
     keys = [task.idempotency_key for task in tasks if task.idempotency_key]

@@ -12,7 +12,13 @@ from codeq_cluster.api.declared.bodies import Body, Schema, field
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
+from codeq_cluster.api.http.errors import (
+    ApiError,
+    bad_request,
+    each_of,
+    from_failure,
+    from_rejection,
+)
 from codeq_cluster.api.http.refusals import NO_TASK, budget_exceeded, rate_limited, too_many
 from codeq_cluster.api.routes.graph_calls import TOO_EARLY, read_depends_on, refused
 from codeq_cluster.api.routes.listing import caller
@@ -171,7 +177,7 @@ async def create(call: Call) -> HttpAnswer[GraphView]:
         raise too_many("tasks", most)
     await call.spend(*CREATING, len(body.tasks))
     call.weigh(2 * len(body.tasks))  # Their edges are as much again.
-    nodes = await _nodes(call, [NODE_SCHEMA.decode(item) for item in body.tasks])
+    nodes = await _nodes(call, [*each_of("tasks", body.tasks, NODE_SCHEMA.decode)])
     digest = blake2b(call.text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
     graphs = call.services.broker.graphs
     outcome = await graphs.create(caller(call), nodes, key=key, digest=digest)
@@ -211,12 +217,14 @@ async def _nodes(call: Call, bodies: Sequence[NodeBody]) -> list[AskedNode]:
     if len(refs) < len(named) or not all(map(REF.fullmatch, named)):
         raise INVALID_REF
     webhooks = await refused_webhooks(call, bodies)
-    nodes: list[AskedNode] = []
-    for body in bodies:
+
+    def read(body: NodeBody) -> AskedNode:
         create = new_task(call, body, refused=webhooks, may_depend=True)
         if create.idempotency_key or body.group:
             raise OWN_KEY
-        nodes.append(AskedNode(create, read_depends_on(body.depends_on, refs)))
+        return AskedNode(create, read_depends_on(body.depends_on, refs))
+
+    nodes = [*each_of("tasks", bodies, read)]
     if sum(len(node.of) for node in nodes) > GRAPH_EDGES_MAX:
         raise TOO_MANY_EDGES
     _refuse_cycle(bodies, nodes)

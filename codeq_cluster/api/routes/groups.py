@@ -14,7 +14,13 @@ from codeq_cluster.api.declared.bodies import Body, Schema, chosen, field, raw_f
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
+from codeq_cluster.api.http.errors import (
+    ApiError,
+    bad_request,
+    each_of,
+    from_failure,
+    from_rejection,
+)
 from codeq_cluster.api.http.refusals import NOT_FOUND, budget_exceeded, rate_limited, too_many
 from codeq_cluster.api.routes.group_calls import (
     BAD_ID,
@@ -25,7 +31,7 @@ from codeq_cluster.api.routes.group_calls import (
     accepted,
 )
 from codeq_cluster.api.routes.listing import PAGE, asked_page, caller, listed
-from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, TaskBody, new_task, refused_webhooks
+from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, new_task, refused_webhooks
 from codeq_cluster.api.routes.task_views import (
     NOON_MS,
     TASK_ID,
@@ -356,13 +362,11 @@ async def _spend(call: Call, members: int, *, besides: int = 0) -> None:
 async def _tasks(call: Call, items: Sequence[Raw]) -> tuple[Create, ...]:
     """Return the members that a body asks for."""
     call.weigh(len(items))
-    bodies: list[TaskBody] = [
-        TASK_SCHEMA.decode(item) async for item in in_portions(items, BODIES_AT_ONCE)
-    ]
+    decoded = each_of("tasks", items, TASK_SCHEMA.decode)
+    bodies = [each async for each in in_portions(decoded, BODIES_AT_ONCE)]
     refused = await refused_webhooks(call, bodies)
-    tasks = [
-        new_task(call, body, refused=refused) async for body in in_portions(bodies, BODIES_AT_ONCE)
-    ]
+    read = each_of("tasks", bodies, lambda body: new_task(call, body, refused=refused))
+    tasks = [each async for each in in_portions(read, BODIES_AT_ONCE)]
     keys = [task.idempotency_key for task in tasks if task.idempotency_key]
     if len(set(keys)) < len(keys):
         raise KEY_TWICE
@@ -382,7 +386,7 @@ async def _then(call: Call, item: Raw) -> Create | None:
         webhooks = await refused_webhooks(call, (body,)) if body.webhook else ()
         task = new_task(call, body, refused=webhooks)
     except ApiError as error:
-        raise error.about("then") from None
+        raise error.within("then") from None
     if task != template_of(task):
         raise INVALID_GROUP.about("then").because("then: leave out its keys, start and delay")
     if len(task.payload.encode()) > THEN_BYTES_MAX:

@@ -126,7 +126,9 @@ class ScheduleBody(CalendarBody):
         "So many failed runs in a row pause it; 0 for never.", FAILURES_MAX
     )
     owner: str | None = field(
-        "The set it belongs to.", pattern=f"^{COMMAND.pattern}$", refused=(INVALID_SCHEDULE,)
+        "The set it belongs to.",
+        pattern=COMMAND,
+        refused=(INVALID_SCHEDULE.about("owner").because(f"owner: use {COMMAND_WORDS}"),),
     )
     note: str | None = field("For people.", refused=(INVALID_SCHEDULE,))
 
@@ -225,9 +227,7 @@ async def plan_of(call: Call, body: ScheduleBody) -> Plan:
         ApiError: 400; a field is refused, but for its calendar, which is not asked here.
     """
     missed = MISSED.decode_any(bytes(body.missed).decode())
-    note, owner = body.note or "", body.owner or ""
-    if owner and not COMMAND.fullmatch(owner):
-        raise INVALID_SCHEDULE.about("owner").because(f"owner: use {COMMAND_WORDS}")
+    note = body.note or ""
     if len(note.encode()) > NOTE_BYTES_MAX:
         raise INVALID_SCHEDULE.about("note").because(f"note: at most {NOTE_BYTES_MAX} bytes")
     return Plan(
@@ -240,7 +240,7 @@ async def plan_of(call: Call, body: ScheduleBody) -> Plan:
         jitter_s=body.jitter_seconds or 0,
         max_runs=body.max_runs or 0,
         pause_after=body.pause_after_failures or 0,
-        owner=owner,
+        owner=body.owner or "",
         note=note,
     )
 
@@ -277,7 +277,7 @@ async def _template(call: Call, item: Raw) -> Create:
         webhooks = await refused_webhooks(call, (body,)) if body.webhook else ()
         task = replace(new_task(call, body, refused=webhooks), trace_parent="", trace_state="")
     except ApiError as error:
-        raise error.about("task") from None
+        raise error.within("task") from None
     if task != template_of(task):
         own = "task: leave out idempotency key, start and delay: the schedule decides them"
         raise INVALID_SCHEDULE.about("task").because(own)

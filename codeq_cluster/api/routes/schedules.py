@@ -394,9 +394,8 @@ async def _wanted(call: Call) -> _Wanted:
             plan = await plan_of(call, named)
             found[named.id] = plan, await timed(call, plan.timing)
         except ApiError as error:
-            of = f"schedules[{number}].{error.extra.get('field', '')}".rstrip(".")
             why = f"{named.id}: {error.extra.get('detail', error.text)}"
-            raise error.about(of).because(why) from None
+            raise error.within(f"schedules[{number}]").because(why) from None
     return _Wanted(owner, body.revision or 0, body.dry_run or False, found)
 
 

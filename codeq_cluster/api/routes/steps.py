@@ -118,7 +118,7 @@ class ParkBody(Body):
     )
     signal: str | None = field(
         "The name of the signal that ends it, if that comes first.",
-        pattern=f"^{SIGNAL_NAME.pattern}$",
+        pattern=SIGNAL_NAME,
         refused=(INVALID_SIGNAL,),
     )
     keep_key: bool | None = field(
@@ -272,8 +272,6 @@ async def park(call: Call) -> HttpAnswer[ParkedTask]:
     waits = (body.until, body.for_seconds)
     if None not in waits or not (body.signal or body.until or body.for_seconds is not None):
         raise INVALID_PARK
-    if body.signal and not SIGNAL_NAME.fullmatch(body.signal):
-        raise INVALID_SIGNAL
     operation = Park(
         id=call.task_id(not_found=NOT_FOUND),
         tenant=call.identity.tenant,

@@ -38,8 +38,8 @@ def _unknown(name: str, known: Sequence[str]) -> ApiError:
     return INVALID.because(f"unknown field {name[:64]}, use {', '.join(known)}")
 
 
-def _seconds(text: str) -> Any:
-    most = INVALID.because(f"seconds must be between 1 and {WAIT_S_MAX}")
+def _seconds(name: str, text: str) -> Any:
+    most = INVALID.because(f"{name}: use 1 to {WAIT_S_MAX}")
     return field(text, ge=1, le=WAIT_S_MAX, refused=(most,))
 
 
@@ -64,16 +64,19 @@ class UniqueBody(Body):
         enum=["ended", "claimed", None],
     )
     throttle_seconds: int | None = _seconds(
+        "throttleSeconds",
         "How long a task holds the key, from the create on, whatever becomes of it; with `until`, "
-        "at most."
+        "at most.",
     )
     debounce_seconds: int | None = _seconds(
+        "debounceSeconds",
         "The start: so long after the create. Each later create that meets the task waiting moves "
-        "it, whatever its `on`. Not with `reject`, and not with another start."
+        "it, whatever its `on`. Not with `reject`, and not with another start.",
     )
     max_wait_seconds: int | None = _seconds(
+        "maxWaitSeconds",
         "The latest start of a debounced task, from its first create on; "
-        f"{MAX_WAITS} times `debounceSeconds` when absent."
+        f"{MAX_WAITS} times `debounceSeconds` when absent.",
     )
 
 
