@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from inspect import signature
-from math import ceil
+from math import ceil, isnan
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -215,7 +215,10 @@ class Client(Groups, Graphs, Events):
 
         Raises:
             NotFinished: The task has not ended in that time.
+            ValueError: The time is not a number.
         """
+        if isnan(timeout_s):
+            raise ValueError("timeout_s: must be a number of seconds")
         until_s = time.monotonic() + timeout_s
         path = f"{BASE}/tasks/{part(task_id)}/result"
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from datetime import datetime, timedelta
-from math import ceil
+from math import ceil, isfinite
 from typing import Final, TypeAlias
 from uuid import uuid4
 
@@ -175,7 +175,7 @@ def body_of(task: NewTask, codec: Codec, *, keyless: bool = False) -> bytes:
             a unique key.
 
     Raises:
-        ValueError: The task has no key yet, or `run_at` has no time zone.
+        ValueError: The task has no key yet, `run_at` has no time zone, or a duration is endless.
     """
     keyless = keyless or task.unique is not None
     if not task.idempotency_key and not (keyless and task.idempotency_key is None):
@@ -209,8 +209,15 @@ def seconds_of(duration: Duration) -> float:
 
 
 def whole_seconds(duration: Duration) -> int:
-    """Return a duration in the API's whole seconds, rounded up."""
-    return ceil(seconds_of(duration))
+    """Return a duration in the API's whole seconds, rounded up.
+
+    Raises:
+        ValueError: It is infinite, or not a number.
+    """
+    seconds = seconds_of(duration)
+    if not isfinite(seconds):
+        raise ValueError(f"{duration} s: must be a finite number of seconds")
+    return ceil(seconds)
 
 
 def in_chunks(bodies: Iterable[bytes], *, count_max: int) -> Iterator[list[bytes]]:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import inf
+from math import inf, nan
 from traceback import format_exception
 from typing import Any
 
@@ -242,6 +242,10 @@ async def test_a_wait_that_is_over_before_the_task_says_so(client: Any) -> None:
     with pytest.raises(NotFinished):
         await client.wait(made.id, timeout_s=0)
 
+    with pytest.raises(ValueError, match="timeout_s: must be a number"):
+        await client.wait(made.id, timeout_s=nan)
+    with pytest.raises(ValueError, match="finite number of seconds"):
+        await client.create("patient", 2, delay=inf)
     assert "result not found" not in "".join(format_exception(over.value))
     assert (await client.task(made.id)).state is State.READY
 
