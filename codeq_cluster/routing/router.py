@@ -295,7 +295,8 @@ class Router:
             now = loop.time()
         if effect_possible:
             raise OutcomeUnknown(f"no answer from a leader of shard {shard} in time")
-        raise NoLeader(f"no leader for shard {shard}")
+        what = "no answer from the leader" if self._leaders.of(shard) else "no leader is known"
+        raise NoLeader(f"shard {shard}: {what}")
 
     def _is_isolated(self, shard: int) -> bool:
         return self._leaders.of(shard) is None and self._is_out(shard)

@@ -34,7 +34,10 @@ _USUAL: Mapping[str, str] = {
     "invalid-body": "400: the body is not JSON, or a field has the wrong type.",
     "body-too-large": "413: the body is too large; the message names the limit.",
     "request-timeout": "408: the body did not arrive in time.",
-    "no-leader": "503: the shard had no leader within the request's time. Nothing was done.",
+    "no-leader": (
+        "503: the shard had no leader within the request's time, or a read got no answer from it; "
+        "`detail` says which. Nothing was done."
+    ),
     "overloaded": "503: a queue inside the node is full. Nothing was done.",
     "outcome-unknown": "503: the write may or may not have happened; follow "
     "[guarantees](guarantees.md#unknown-is-said).",

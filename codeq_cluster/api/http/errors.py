@@ -180,7 +180,7 @@ def from_failure(failure: CodeqError) -> ApiError:
         case OutcomeUnknown():
             return ApiError(503, "outcome unknown", "outcome-unknown", retryable=True)
         case NoLeader() | NotLeader() | PeerUnreachable():
-            return not_applied(503, "no leader for shard", "no-leader")
+            return _leaderless(str(failure) if isinstance(failure, NoLeader) else "")
         case MethodUnknown():
             text = "the node that leads runs an earlier release, which does not know this"
             return not_applied(503, text, "upgrade-under-way")
@@ -212,6 +212,11 @@ def from_failure(failure: CodeqError) -> ApiError:
         case _:
             # A broken link or a failed disk leaves the outcome unknown.
             return ApiError(503, "outcome unknown", "outcome-unknown", retryable=True)
+
+
+def _leaderless(why: str) -> ApiError:
+    error = not_applied(503, "no leader for shard", "no-leader")
+    return error.because(why) if why else error
 
 
 def auth_unavailable() -> ApiError:

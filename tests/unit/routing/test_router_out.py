@@ -10,7 +10,7 @@ import pytest
 
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
-from codeq_cluster.errors import NoLeader
+from codeq_cluster.errors import LinkLost, NoLeader
 from codeq_cluster.routing.router import Router
 from tests.unit.no_peers import NoPeers
 
@@ -60,3 +60,38 @@ async def test_without_an_outage_a_leader_is_waited_for() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await forwarder(lambda shard: shard == 1).operate(0, operations, deadline=deadline)
+
+
+class Following(Replica):
+    """A replica that follows another node."""
+
+    leader = "n2"
+
+
+class Silent(NoPeers):
+    """A link on which no call is answered in time."""
+
+    def ask(
+        self, peer: str, method: str, body: bytes, *, timeout_s: float, topic: int | None = None
+    ) -> asyncio.Future[bytes]:
+        """Fail at once."""
+        lost: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        lost.set_exception(LinkLost("timeout"))
+        return lost
+
+
+@pytest.mark.parametrize(
+    ("replica", "what"), [(Following(), "no answer from the leader"), (Replica(), "is known")]
+)
+async def test_a_leader_that_does_not_answer_is_told_from_none(replica: Any, what: str) -> None:
+    """A read that takes too long is not repeated elsewhere, so its caller should ask for less."""
+    router = Router(
+        node_id="n1",
+        engines=[replica],
+        calls=Silent(),
+        on_answered=lambda method, seconds: None,
+        is_out=set[int]().__contains__,
+    )
+
+    with pytest.raises(NoLeader, match=f"shard 0: .*{what}"):
+        await router.heads("acme", (), deadline=asyncio.get_running_loop().time() + 0.1)

@@ -45,13 +45,17 @@ def test_a_write_with_an_unknown_outcome_is_never_called_failed(failure: CodeqEr
     assert "X-Outcome" not in error.headers
 
 
-@pytest.mark.parametrize("failure", [NoLeader(), NotLeader("b"), PeerUnreachable()])
+@pytest.mark.parametrize(
+    "failure", [NoLeader(), NoLeader("shard 3"), NotLeader("b"), PeerUnreachable()]
+)
 def test_a_shard_without_leader_says_that_nothing_was_applied(failure: CodeqError) -> None:
     """The answer also says when to retry."""
     error = from_failure(failure)
 
     assert (503, "no leader for shard", "no-leader") == (error.status, error.text, error.code)
     assert {"Retry-After": "1", "X-Outcome": "not-applied"} == error.headers
+    known = str(failure) if isinstance(failure, NoLeader) else ""
+    assert known == error.extra.get("detail", "")
 
 
 def test_an_overloaded_broker_says_when_to_come_again() -> None:
