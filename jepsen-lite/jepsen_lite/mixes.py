@@ -376,7 +376,7 @@ WORKLOADS: dict[str, Mix] = {
         attempts_max=ATTEMPTS_MAX,
         lease_s=(1, 3),
         ways=Ways(fail=1, late=1, beat=1, abandon=1, nack=1, vanish=0.5),
-        cancels=0.5,
+        cancels=2.0,
         watchers=3,
         shards_min=2,
     ),
