@@ -58,7 +58,7 @@ class _Asked(Struct):
 
     def look_until(self) -> float:
         """Return the deadline of a look that begins now."""
-        return min(deadline_in(self.timeout_s), self.latest)
+        return min(asyncio.get_running_loop().time() + self.timeout_s, self.latest)
 
 
 class Claims:
@@ -105,7 +105,7 @@ class Claims:
                 worker_name=worker_name,
             ),
             timeout_s,
-            latest=deadline_in(wait_s + timeout_s),
+            latest=waits_until + timeout_s,
         )
         self._waiters.claiming()
         try:

@@ -222,7 +222,7 @@ class Unsayable(Exception):
     [
         (Retry("429", after="Wed, 21 Oct 2026 07:28:00 GMT"), "Retry: .* cannot be read: .*Wed"),  # type: ignore[arg-type]
         (Retry("429", after=None), "Retry: .* cannot be read: TypeError"),  # type: ignore[arg-type]
-        (Retry("429", after=inf), "Retry: .* cannot be read: OverflowError"),
+        (Retry("429", after=inf), "Retry: .* cannot be read: ValueError"),
         (Retry("429", after=1e300), "429"),
         (Unsayable(), "Unsayable: .* cannot be read: LookupError: no such text"),
         (TooFast(Unsayable()), "TooFast: .* cannot be read: LookupError"),
