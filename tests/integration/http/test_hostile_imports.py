@@ -127,20 +127,20 @@ async def test_a_huge_subscription_costs_neither_memory_nor_the_loop(tmp_path: P
 
 async def test_an_item_that_is_there_twice_is_taken_once(tmp_path: Path) -> None:
     """Two ends of one subscription would leave a timer that names nothing."""
-    now_ms = time.time_ns() // 1_000_000
-    first, second = (
-        Subscription(
-            tenant="acme",
-            id="twice",
-            worker="w",
-            callback_url="https://example.com/",
-            ttl_ms=60_000,
-            created_ms=now_ms,
-            expires_ms=now_ms + life_ms,
-        )
-        for life_ms in (3000, 3500)
-    )
     async with serving(single(tmp_path, LimitSettings())) as node:
+        now_ms = time.time_ns() // 1_000_000
+        first, second = (
+            Subscription(
+                tenant="acme",
+                id="twice",
+                worker="w",
+                callback_url="https://example.com/",
+                ttl_ms=60_000,
+                created_ms=now_ms,
+                expires_ms=now_ms + life_ms,
+            )
+            for life_ms in (3000, 3500)
+        )
         answer = await sent(node, Arrivals(items=(second, first)))
         await neighbour_is_served(node, delay_s=4)  # After both have ended.
 
