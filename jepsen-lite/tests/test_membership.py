@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -17,6 +18,7 @@ from jepsen_lite.network import LoopbackNetwork
 # Ends at once when asked to, and answers nobody.
 _SILENT = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(0)); signal.pause()"
 _TRANSFER = Change(kind="transfer", comes="n2")
+_NAMES = ("n1", "n2", "n3")
 
 
 class _SilentDb(Db):
@@ -26,6 +28,19 @@ class _SilentDb(Db):
 
     def _command(self, node: Node) -> list[str]:
         return [sys.executable, "-c", _SILENT]
+
+
+_D = TypeVar("_D", bound=_SilentDb)
+
+
+@asynccontextmanager
+async def _running(kind: type[_D], directory: Path) -> AsyncIterator[_D]:
+    network = LoopbackNetwork(_NAMES)
+    try:
+        async with kind(directory, network, _NAMES, shards=1, source=Path(), shimmed=False) as db:
+            yield db
+    finally:
+        await network.close()
 
 
 @pytest.mark.parametrize(
@@ -42,13 +57,7 @@ async def test_only_a_node_of_the_change_that_waits_is_restarted(
     tmp_path: Path, given_up: bool, fault: DiskFault, after_s: float, starts: list[int]
 ) -> None:
     """Others go on, and a disk that still fails would only be given up again."""
-    names = ["n1", "n2", "n3"]
-    network = LoopbackNetwork(names)
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(network.close)
-        db = await stack.enter_async_context(
-            _SilentDb(tmp_path, network, names, shards=1, source=Path(), shimmed=False)
-        )
+    async with _running(_SilentDb, tmp_path) as db:
         db.nodes["n2"].disk.fault(fault)
         if given_up:
             for name in ("n2", "n3"):
@@ -57,7 +66,7 @@ async def test_only_a_node_of_the_change_that_waits_is_restarted(
         operator = _Operator(db, restarts_after_s=after_s)
 
         assert not await operator.carry_out(_TRANSFER, within_s=0.6)
-        assert starts == [db.nodes[name].starts for name in names]
+        assert starts == [db.nodes[name].starts for name in _NAMES]
 
 
 class _RefusingDb(_SilentDb):
@@ -73,13 +82,7 @@ class _RefusingDb(_SilentDb):
 
 async def test_another_node_is_asked_after_a_refusal(tmp_path: Path) -> None:
     """One whose replica is out knows no leader, and never will."""
-    names = ["n1", "n2", "n3"]
-    network = LoopbackNetwork(names)
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(network.close)
-        db = await stack.enter_async_context(
-            _RefusingDb(tmp_path, network, names, shards=1, source=Path(), shimmed=False)
-        )
+    async with _running(_RefusingDb, tmp_path) as db:
         db.asked = set()
 
         assert await _Operator(db).carry_out(_TRANSFER, within_s=30)

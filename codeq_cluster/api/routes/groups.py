@@ -14,13 +14,7 @@ from codeq_cluster.api.declared.bodies import Body, Schema, chosen, field, raw_f
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import (
-    ApiError,
-    bad_request,
-    each_of,
-    from_failure,
-    from_rejection,
-)
+from codeq_cluster.api.http.errors import bad_request, each_of, from_failure, from_rejection
 from codeq_cluster.api.http.refusals import NOT_FOUND, budget_exceeded, rate_limited, too_many
 from codeq_cluster.api.routes.group_calls import (
     BAD_ID,
@@ -31,7 +25,12 @@ from codeq_cluster.api.routes.group_calls import (
     accepted,
 )
 from codeq_cluster.api.routes.listing import PAGE, asked_page, caller, listed
-from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, new_task, refused_webhooks
+from codeq_cluster.api.routes.task_bodies import (
+    TASK_SCHEMA,
+    new_task,
+    refused_webhooks,
+    task_within,
+)
 from codeq_cluster.api.routes.task_views import (
     NOON_MS,
     TASK_ID,
@@ -381,12 +380,7 @@ async def _tasks(call: Call, items: Sequence[Raw]) -> tuple[Create, ...]:
 async def _then(call: Call, item: Raw) -> Create | None:
     if not _is_given(item):
         return None
-    try:
-        body = TASK_SCHEMA.decode(item)
-        webhooks = await refused_webhooks(call, (body,)) if body.webhook else ()
-        task = new_task(call, body, refused=webhooks)
-    except ApiError as error:
-        raise error.within("then") from None
+    task = await task_within(call, item, "then")
     if task != template_of(task):
         raise INVALID_GROUP.about("then").because("then: leave out its keys, start and delay")
     if len(task.payload.encode()) > THEN_BYTES_MAX:

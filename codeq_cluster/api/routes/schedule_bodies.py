@@ -14,7 +14,7 @@ from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.refusals import body_too_large, too_many
-from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, new_task, refused_webhooks
+from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, task_within
 from codeq_cluster.broker.requests.schedules import SET_MAX
 from codeq_cluster.core.bounds import COMMAND, COMMAND_WORDS
 from codeq_cluster.core.new_task import Create, template_of
@@ -272,12 +272,7 @@ def refused(error: InvalidSchedule | InvalidZone) -> ApiError:
 async def _template(call: Call, item: Raw) -> Create:
     if bytes(item) == b"null":
         raise INVALID_SCHEDULE.about("task").because("task is missing")
-    try:
-        body = TASK_SCHEMA.decode(item)
-        webhooks = await refused_webhooks(call, (body,)) if body.webhook else ()
-        task = replace(new_task(call, body, refused=webhooks), trace_parent="", trace_state="")
-    except ApiError as error:
-        raise error.within("task") from None
+    task = replace(await task_within(call, item, "task"), trace_parent="", trace_state="")
     if task != template_of(task):
         own = "task: leave out idempotency key, start and delay: the schedule decides them"
         raise INVALID_SCHEDULE.about("task").because(own)

@@ -169,6 +169,16 @@ async def refused_webhooks(call: Call, bodies: Iterable[TaskBody]) -> Collection
     return {url for url, allows in zip(urls, allowed, strict=True) if not allows}
 
 
+async def task_within(call: Call, item: Raw, part: str) -> Create:
+    """Return the task that a part of a body describes; raises ApiError, which names the part."""
+    try:
+        body = TASK_SCHEMA.decode(item)
+        webhooks = await refused_webhooks(call, (body,)) if body.webhook else ()
+        return new_task(call, body, refused=webhooks)
+    except ApiError as error:
+        raise error.within(part) from None
+
+
 def new_task(
     call: Call,
     body: TaskBody,
