@@ -139,6 +139,7 @@ class PeerView(Struct, frozen=True, kw_only=True):
 
     Attributes:
         away_since_ms: Since when the answering node cannot reach it; 0 while it can.
+        remedy: What to do if one of the two refuses the other; empty if unknown.
         knows: The newest formats on record for the peer.
     """
 
@@ -148,6 +149,7 @@ class PeerView(Struct, frozen=True, kw_only=True):
     voter: bool = True
     connected: bool
     away_since_ms: int = 0
+    remedy: str = ""
     match_index: int = 0
     knows: int = 1
 

@@ -160,6 +160,10 @@ class NodeMembers:
                 found[member.id] = "has lost its data"
         return found
 
+    def remedy(self, peer: str) -> str:
+        """Return what to do if this node and a peer refuse each other; empty if unknown."""
+        return self._mesh.remedy(peer)
+
     def cannot_reach(self, peer: str) -> str | None:
         """Return the remedy, perhaps empty, if nothing can be sent to a peer; None if it can."""
         if self._mesh.connected(peer):

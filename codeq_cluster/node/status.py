@@ -80,6 +80,7 @@ class NodeStatus:
                     voter=peer.voter,
                     connected=peer.connected,
                     away_since_ms=0 if peer.connected else self._peers.away_since_ms(peer.id),
+                    remedy="" if peer.connected else members.remedy(peer.id),
                     match_index=peer.match_index,
                     knows=_knows(group, peer.id),
                 )

@@ -18,6 +18,7 @@ from codeq_cluster.testing.ports import free_ports
 from tests.harness.accounting import audit
 from tests.harness.client import RecordingClient
 from tests.harness.cluster import LocalCluster
+from tests.harness.commands import command
 from tests.harness.http import HttpClient
 from tests.harness.load import Load, workers
 from tests.harness.node_process import OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
@@ -197,6 +198,42 @@ async def test_a_node_need_know_one_member_only(cluster: LocalCluster) -> None:
     body = {"nodeId": "n4", "addr": addr, "httpAddr": node.url}
     await change(cluster, told_of, "cluster/join", body)
     await cluster.wait_ready(["n4"], within_s=SETTLES_S)
+
+
+async def test_a_join_says_at_once_what_keeps_a_node_away(cluster: LocalCluster) -> None:
+    """Its number of shards is another one; mended during the wait, it becomes a voter."""
+    node = cluster.configure("n4")
+    right = node.config_path.read_text()
+    node.config_path.write_text(right.replace("numShards: 2", "numShards: 3"))
+    cluster.start("n4")
+    url = cluster.nodes["n1"].url
+    join = ("cluster", "join", "n4", "--addr", f"127.0.0.1:{node.link_port}", "--http", node.url)
+    joining = asyncio.create_task(
+        command(*join, "--wait", "100", "--url", url, token=OPERATOR_TOKEN, within_s=120.0)
+    )
+    remedy = "the other side has another number of shards"
+
+    async def refused() -> bool:
+        _, seen = await administer(cluster, "n1", "cluster")
+        return any(remedy in each.get("remedy", "") for each in seen["nodes"])
+
+    await until(refused, what="n1 says what keeps n4 away")
+    status = await command("cluster", "status", "--url", url, token=OPERATOR_TOKEN, within_s=60.0)
+    given_up = await command(
+        *join, "--wait", "1", "--url", url, token=OPERATOR_TOKEN, within_s=60.0
+    )
+    await cluster.stop("n4")
+    shutil.rmtree(node.data_path)
+    node.config_path.write_text(right)
+    cluster.start("n4")
+    ended = await joining
+
+    assert f"n4 cannot connect: {remedy}" in status.out, status.out
+    assert 1 == given_up.code
+    assert f"after 1 s n4 cannot connect: {remedy}" in given_up.err, given_up.err
+    assert 0 == ended.code, ended.err
+    assert 1 == ended.err.count(f"n4 cannot connect: {remedy}"), ended.err
+    await all_vote(cluster, "n1", {"n1", "n2", "n3", "n4"})
 
 
 async def test_an_identity_that_lives_is_not_taken_over(cluster: LocalCluster) -> None:

@@ -58,7 +58,8 @@ _TRANSFER = Schema(TransferBody)
 class ClusterNode(Struct, rename="camel", kw_only=True):
     """One node; `leads` lists shards, `level` is the newest version of formats it knows.
 
-    `awaySince` tells since when the answering node cannot reach it.
+    `awaySince` tells since when the answering node cannot reach it, `remedy` what to do if one of
+    the two refuses the other.
     """
 
     id: str
@@ -70,6 +71,7 @@ class ClusterNode(Struct, rename="camel", kw_only=True):
     level: int
     leads: list[int]
     away_since: str | UnsetType = UNSET
+    remedy: str | UnsetType = UNSET
 
 
 class ClusterPeer(Struct, rename="camel"):
@@ -207,6 +209,7 @@ def nodes_of(shards: Sequence[ShardStatus]) -> list[ClusterNode]:
             level=node.knows,
             leads=[shard.shard_idx for shard in shards if shard.leader_id == node.id],
             away_since=_away_since(node),
+            remedy=node.remedy or UNSET,
         )
         for _, node in sorted(seen.items())
     ]

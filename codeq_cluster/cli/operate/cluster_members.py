@@ -253,7 +253,11 @@ async def _wait(operator: Operator, node_id: str, seconds: int) -> Exit:
 
 
 async def _voting(operator: Operator, node_id: str) -> None:
-    while (await _nodes(operator)).get(node_id, {}).get("voter") is not True:  # noqa: ASYNC110
+    told = ""
+    while not (node := (await _nodes(operator)).get(node_id, {})).get("voter"):
+        if (remedy := str(node.get("remedy", ""))) not in ("", told):
+            note(f"{node_id} cannot connect: {remedy}")
+            told = remedy
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
@@ -261,6 +265,8 @@ async def _lacks(operator: Operator, node_id: str) -> str:
     node = (await _nodes(operator)).get(node_id, {})
     if node.get("connected") is True:
         return f"{node_id} does not vote yet; it will once it holds the log"
+    if remedy := node.get("remedy"):
+        return f"{node_id} cannot connect: {remedy}"
     return (
         f"no node {node_id} is connected at {node.get('addr')}: it will vote once it is started; "
         "its log and /readyz say what keeps it; if it is ready, it was started with itself alone "

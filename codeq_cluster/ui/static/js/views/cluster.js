@@ -127,7 +127,7 @@ export function open({ follow }) {
 }
 
 function stateOf(row) {
-  if (!row.connected) return [h("span.tag.bad", {}, "away"), row.awaySince && [" lost ", instant(row.awaySince)]];
+  if (!row.connected) return [h("span.tag.bad", {}, "away"), row.awaySince && [" lost ", instant(row.awaySince)], row.remedy && h("div.small.break", {}, row.remedy)];
   if (row.version === undefined) return h("span.tag.warn", {}, "does not say");
   if (row.missing && row.missing.length) return [h("span.tag.warn", {}, "not ready"), row.missing.map((text) => h("div.small.break", {}, text))];
   return [h("span.tag.good", {}, "ready"), !row.voter && [" ", h("span.tag", {}, "learner")]];
