@@ -80,11 +80,14 @@ class Dependents:
         self._inputs: list[ItemChange] = []
         self._causes: list[Cause] = []
         self._taken: dict[str, str] = {}
+        self._new: set[str] = set()
         for change in changes:
             if isinstance(change, TaskChange):
                 task = change.after or change.before
                 assert task is not None
                 self._tasks[task.id] = change
+                if change.before is None:
+                    self._new.add(task.id)
             else:
                 self._others.append(change)
 
@@ -221,7 +224,12 @@ class Dependents:
         done = terms.verdict(ended.status) is not Verdict.WAITS
         edge = Edge(tenant=tenant, id=edge_id(parent, dependent), terms=terms, done=done)
         known = self._edges.get(edge.id)
-        found = known.before if known else self._view.item(ItemKind.EDGE, tenant, edge.id)
+        if known:
+            found = known.before
+        elif parent in self._new and dependent in self._new:
+            found = None  # Two tasks of this decision have no edge yet.
+        else:
+            found = self._view.item(ItemKind.EDGE, tenant, edge.id)
         if found != edge or known:
             self._edges[edge.id] = ItemChange(before=found, after=edge)
         if found is None and not known:

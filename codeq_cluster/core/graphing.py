@@ -68,9 +68,10 @@ def create_graph(view: View, operation: CreateGraph, rules: LifetimeRules) -> De
         said = (pin_said(each, view.pins[operation.tenant, each]) for each in misplaced)
         return Decision(Rejected(Rejection.MISPLACED, ",".join(said)))
     queues: set[str] = set()
+    besides = set(ids)
     for begun, node in enumerate(operation.nodes):
         refused = refusal_of_new(view, node.create, rules, begun=begun, queues=queues)
-        refused = refused or _refused_need(view, node, operation.shard, rules, besides=ids)
+        refused = refused or _refused_need(view, node, operation.shard, rules, besides=besides)
         if refused is not None:
             return Decision(refused)
     away = [node for node in operation.nodes if node not in here]
