@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 
-from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.codec import membership as codec
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.codec.membership import Member, Membership, data_of
@@ -19,6 +18,7 @@ from codeq_cluster.membership.bootstrap import (
 from codeq_cluster.membership.registration import Registration
 from codeq_cluster.membership.service import MEMBERS, MembershipService
 from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.routing.leaders import Leaders
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.storage.directory import DataDirectory
 from codeq_cluster.wire import Mesh
@@ -37,7 +37,7 @@ class NodeMembers:
     Args:
         directory: Names the node's data and the bootstrap membership.
         groups: Of this node, in the order of shards.
-        replicas: The same, for the replicas.
+        leaders: Know who leads each.
 
     Attributes:
         members: Asks the leaders about the membership.
@@ -49,7 +49,7 @@ class NodeMembers:
         directory: DataDirectory,
         *,
         groups: Sequence[RaftGroup],
-        replicas: Sequence[Engine],
+        leaders: Leaders,
         mesh: Mesh,
     ) -> None:
         self._directory = directory
@@ -63,7 +63,7 @@ class NodeMembers:
         self.me = Member(id=own.id, data=directory.data, link=own.link, http=own.http, level=LEVEL)
         self._heard: dict[str, Member] = {}
         self.members = MembershipService(
-            node_id=self.me.id, replicas=replicas, groups=groups, link=mesh
+            node_id=self.me.id, leaders=leaders, groups=groups, link=mesh
         )
         self._bootstrap = Bootstrap(
             statement=self._statement,

@@ -9,7 +9,6 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.errors import (
     LinkLost,
@@ -18,7 +17,6 @@ from codeq_cluster.errors import (
     NoLeader,
     NotLeader,
     OutcomeUnknown,
-    PeerUnreachable,
 )
 from codeq_cluster.membership import plan
 from codeq_cluster.membership.plan import Change, Dismiss
@@ -29,7 +27,6 @@ from codeq_cluster.wire import Mesh
 MEMBERS = "members"
 
 _ASK_ON = 0.8  # Share of a node's time that the node it asks may use.
-PAUSE_S = 0.05  # Between two tries when no event announces a change.
 _TRANSFER_S = 2.0  # Half a second until a peer leads, the rest for news of the new leader.
 
 
@@ -72,7 +69,7 @@ class MembershipService:
     """The membership of every shard, from this node.
 
     Args:
-        replicas: This node's, in the order of shards; they know who leads.
+        leaders: Know who leads each shard.
         groups: This node's, in the order of shards.
     """
 
@@ -80,14 +77,14 @@ class MembershipService:
         self,
         *,
         node_id: str,
-        replicas: Sequence[Engine],
+        leaders: Leaders,
         groups: Sequence[RaftGroup],
         link: Mesh,
     ) -> None:
         self._node_id = node_id
         self._groups = groups
         self._link = link
-        self._leaders = Leaders(replicas, replaced=lambda _shard, _leader: None)
+        self._leaders = leaders
 
     async def change(
         self, shard: int, change: Change, *, timeout_s: float, dry: bool = False
@@ -107,23 +104,21 @@ class MembershipService:
             OutcomeUnknown: The leader was asked and did not answer.
             MethodUnknown: Its release does not know the change; nothing was done.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
         effect: Effect | None = None
-        while (left_s := deadline - loop.time()) > 0:
-            leader = self._leaders.of(shard)
-            try:
-                effect = await self._ask(leader, shard, change, dry=dry, left_s=left_s)
-                if effect.code != "busy":
-                    return effect
-            except (NotLeader, PeerUnreachable):
-                pass  # Nothing was done.
-            except LinkLost as lost:
-                raise OutcomeUnknown(f"{leader} was asked to change shard {shard}") from lost
-            await self._leaders.change(shard, min(PAUSE_S, max(0, deadline - loop.time())))
-        if effect is not None:
+
+        async def ask(leader: str, left_s: float) -> Effect:
+            nonlocal effect
+            effect = await self._ask(leader, shard, change, dry=dry, left_s=left_s)
+            if effect.code == "busy":
+                raise NotLeader(leader)  # It leads, and has done nothing.
             return effect
-        raise NoLeader(f"no leader for shard {shard}")
+
+        try:
+            return await self._leaders.ask(shard, ask, timeout_s=timeout_s)
+        except NoLeader:
+            if effect is None:
+                raise
+            return effect
 
     async def ask_through(
         self, peer: str, shard: int, change: Change, *, timeout_s: float
@@ -166,10 +161,8 @@ class MembershipService:
         return msgspec.to_builtins(effect)
 
     async def _ask(
-        self, leader: str | None, shard: int, change: Change, *, dry: bool, left_s: float
+        self, leader: str, shard: int, change: Change, *, dry: bool, left_s: float
     ) -> Effect:
-        if leader is None:
-            raise NotLeader
         if leader == self._node_id:
             try:
                 async with asyncio.timeout(left_s):

@@ -11,6 +11,7 @@ from codeq_cluster.node.recovery import Recovery
 from codeq_cluster.node.replicas import Replicas
 from codeq_cluster.ratelimit.limiter import BORROW, RateLimiter, RateLimits
 from codeq_cluster.routing.ask_all import GATHER, AskAll
+from codeq_cluster.routing.leaders import Leaders
 from codeq_cluster.routing.leadership import TRANSFER, LeadershipTransfers
 from codeq_cluster.routing.router import Router
 from codeq_cluster.routing.shard_calls import ShardCalls
@@ -32,6 +33,7 @@ class ClusterCalls:
         self,
         base: NodeBase,
         replicas: Replicas,
+        leaders: Leaders,
         *,
         mesh: Mesh,
         members: NodeMembers,
@@ -41,11 +43,10 @@ class ClusterCalls:
         self.router = Router(
             node_id=node_id,
             engines=engines,
+            leaders=leaders,
             calls=mesh,
             tracing=base.tracing,
             on_answered=base.metrics.forwarded,
-            is_out=recovery.is_out,
-            peers=members.connected,
         )
         self.quotas = RateLimiter(
             node_id=node_id,
@@ -59,7 +60,8 @@ class ClusterCalls:
         )
         self.transfers = LeadershipTransfers(
             node_id=node_id,
-            replicas=engines,
+            count=len(engines),
+            leaders=leaders,
             begin=lambda shard, peer: groups[shard].transfer(peer),
             calls=mesh,
         )

@@ -15,6 +15,7 @@ from codeq_cluster.node.recovery import Recovery
 from codeq_cluster.node.replica_events import ReplicaEvents
 from codeq_cluster.node.replicas import Replicas
 from codeq_cluster.node.status import NodeStatus
+from codeq_cluster.routing.leaders import Leaders
 from codeq_cluster.wire import Mesh
 from codeq_cluster.wire.handshake import LinkIdentity
 
@@ -46,11 +47,17 @@ def put_together(base: NodeBase, certificates: NodeCertificates) -> NodeParts:
     storage = open_storage(base, on_failed=events.failed)
     mesh = _mesh(base, storage, certificates)
     replicas = Replicas(base, storage, mesh, events)
+    leaders = Leaders(
+        replicas.engines,
+        # A paused leader, or one behind a silent cut, stops answering while its connection stays
+        # up. The other nodes then elect a new leader: end the calls to the old one.
+        replaced=lambda shard, leader: mesh.give_up(leader, shard),
+    )
     members = NodeMembers(
         settings,
         storage.directory,
         groups=replicas.groups,
-        replicas=replicas.engines,
+        leaders=leaders,
         mesh=mesh,
     )
     events.on_members = members.changed
@@ -58,7 +65,8 @@ def put_together(base: NodeBase, certificates: NodeCertificates) -> NodeParts:
     recovery = Recovery(
         base, storage, replicas, mesh=mesh, members=members, drain=drain, events=events
     )
-    calls = ClusterCalls(base, replicas, mesh=mesh, members=members, recovery=recovery)
+    leaders.ask_peers(while_out=recovery.is_out, peers=members.connected)
+    calls = ClusterCalls(base, replicas, leaders, mesh=mesh, members=members, recovery=recovery)
     readiness = Readiness(
         groups=replicas.groups,
         members=members,

@@ -38,12 +38,10 @@ from codeq_cluster.errors import (
     PeerUnreachable,
     first_of,
 )
-from codeq_cluster.routing.leaders import LeaderHints, Leaders
+from codeq_cluster.routing.leaders import PAUSE_S, Leaders
 from codeq_cluster.routing.shard_calls import heads_here
 from codeq_cluster.telemetry.tracing import Tracing
 
-# Between two looks for a leader while no event announces one; a change ends the wait at once.
-PAUSE_S = 0.05
 # Time for peers to name a leader: an election takes up to two seconds. If they know none either,
 # the caller gets an answer soon, because another node may know more.
 HINT_S = 3.0
@@ -147,10 +145,8 @@ class Router:
 
     Args:
         engines: One per shard, in the order of shards.
+        leaders: Know who leads each shard.
         on_answered: Called with (method, seconds) of every call another node has answered.
-        is_out: Returns whether this node's replica of a shard is out of service; then it learns of
-            no leader, however long it waits.
-        peers: Returns the connected nodes, which are then asked.
     """
 
     def __init__(
@@ -158,25 +154,18 @@ class Router:
         *,
         node_id: str,
         engines: Sequence[Engine],
+        leaders: Leaders,
         calls: RouterCalls,
         on_answered: Callable[[str, float], None],
         tracing: Tracing | None = None,
-        is_out: Callable[[int], bool] = lambda _shard: False,
-        peers: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
         self._node_id = node_id
         self._engines = engines
         self._calls = calls
         self._on_answered = on_answered
         self._tracing = tracing
-        self._is_out = is_out
-        self._hints = LeaderHints(peers)
+        self._leaders = leaders
         self._deadlines = Deadlines()
-        # A paused leader, or one behind a silent cut, stops answering while its connection stays
-        # up. The other nodes then elect a new leader: end the calls to the old one.
-        self._leaders = Leaders(
-            engines, replaced=lambda shard, leader: calls.give_up(leader, shard)
-        )
 
     @property
     def count(self) -> int:
@@ -186,7 +175,7 @@ class Router:
     @property
     def isolated(self) -> bool:
         """Return whether some shard's entries do not reach this node."""
-        return any(map(self._is_isolated, range(self.count)))
+        return any(map(self._leaders.isolated, range(self.count)))
 
     def local(self, shard: int) -> Engine:
         """Return this node's replica."""
@@ -273,16 +262,16 @@ class Router:
         since = now = loop.time()
         while now < deadline:
             leader = engine.leader
-            if leader is None and self._is_out(shard):
-                leader = self._hints.of(shard)
+            if leader is None and self._leaders.isolated(shard):
+                leader = self._leaders.hints.of(shard)
                 if leader is None or now - since >= HINT_S:
                     break  # Another node may know a leader sooner.
             try:
                 answer = await self._ask(leader, shard, call, deadline=deadline)
             except (NotLeader, NoLeader, PeerUnreachable) as refused:
-                self._hints.astray(shard, leader, refused)  # Nothing was done.
+                self._leaders.hints.astray(shard, leader, refused)  # Nothing was done.
             except (LinkLost, OutcomeUnknown, TimeoutError) as lost:
-                self._hints.astray(shard, leader, lost)
+                self._leaders.hints.astray(shard, leader, lost)
                 since = loop.time()
                 effect_possible = call.again()
             except (Overloaded, MethodUnknown):
@@ -298,12 +287,9 @@ class Router:
         what = "no answer from the leader" if self._leaders.of(shard) else "no leader is known"
         raise NoLeader(f"shard {shard}: {what}")
 
-    def _is_isolated(self, shard: int) -> bool:
-        return self._leaders.of(shard) is None and self._is_out(shard)
-
     async def _rest(self, shard: int, leader: str | None, *, left_s: float) -> None:
         """Wait before the next try, unless another leader has become known."""
-        if leader == self._leaders.of(shard) or self._is_isolated(shard):
+        if leader == self._leaders.of(shard) or self._leaders.isolated(shard):
             await self._leaders.change(shard, min(PAUSE_S, max(0, left_s)))
 
     def _ask(

@@ -30,6 +30,7 @@ from codeq_cluster.raft.replica import ReplicaId
 from codeq_cluster.raft.rest import NODE, Rest
 from codeq_cluster.raft.safety_switches import SafetySwitches as GuardRules
 from codeq_cluster.relays.dispatcher import RelayDispatcher
+from codeq_cluster.routing.leaders import Leaders
 from codeq_cluster.routing.router import Router
 from codeq_cluster.routing.shard_calls import ShardCalls
 from codeq_cluster.settings import LifecycleSettings, NodeSettings, RaftSettings
@@ -247,13 +248,16 @@ class SimBroker:
         self._make_engines(fractions, catalogue, waiters, open_group)
         catalogue.reload()
         self._shard_calls = ShardCalls(self.engines)
+        leaders = Leaders(
+            self.engines, replaced=lambda shard, leader: self.link.give_up(leader, shard)
+        )
+        leaders.ask_peers(while_out=self.out.__contains__, peers=lambda: sorted(self.link.up))
         self.forwarder = Router(
             node_id=node_id,
             engines=self.engines,
+            leaders=leaders,
             calls=self.link,
             on_answered=lambda _method, _seconds: None,
-            is_out=self.out.__contains__,
-            peers=lambda: sorted(self.link.up),
         )
         self._start_relays()
         self._start_schedules()

@@ -19,6 +19,7 @@ from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Claim, Submit, Subscribe
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.routing.leaders import Leaders
 from codeq_cluster.routing.router import Router, RouterCalls
 from tests.fakes.memory_store import MemoryShard
 from tests.fakes.one_node_log import OneNodeLog
@@ -141,12 +142,15 @@ def shards_of(
     kind: type[F] = Router,
 ) -> F:
     """Return the shards of a node that sends calls to its peers and knows nothing else of them."""
+    engines = [shard.engine for shard in shards]
+    leaders = Leaders(engines)
+    leaders.ask_peers(while_out=is_out, peers=tuple)
     return kind(
         node_id="n1",
-        engines=[shard.engine for shard in shards],
+        engines=engines,
+        leaders=leaders,
         calls=calls or NoPeers(),
         on_answered=lambda method, seconds: None,
-        is_out=is_out,
     )
 
 

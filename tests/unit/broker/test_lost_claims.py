@@ -24,6 +24,7 @@ from codeq_cluster.errors import (
     OutcomeUnknown,
     Overloaded,
 )
+from codeq_cluster.routing.leaders import Leaders
 from codeq_cluster.routing.router import Router
 from tests.fakes.memory_store import MemoryShard
 from tests.simulator.clock import SimClock
@@ -201,12 +202,14 @@ async def test_who_may_have_leased_a_task_does_not_hear_that_nothing_was_done(
 ) -> None:
     """A repeated claim finds no lease any more, and the next shard has no leader."""
     replicas: list[Any] = [Follower(0, "n2"), Follower(1, None)]
+    leaders = Leaders(replicas)
+    leaders.ask_peers(while_out={1}.__contains__, peers=tuple)
     router = Router(
         node_id="n1",
         engines=replicas,
+        leaders=leaders,
         calls=Breaking(losses),
         on_answered=lambda method, seconds: None,
-        is_out={1}.__contains__,
     )
     background = Background()
     claims = Claims(router, Waiters(waiters_max=1), background)
@@ -250,9 +253,9 @@ def test_all_looks_of_a_waiting_claim_end_within_its_wait_and_one_timeout() -> N
         router = Router(
             node_id="n1",
             engines=replicas,
+            leaders=Leaders(replicas),
             calls=Slow(),
             on_answered=lambda method, seconds: None,
-            is_out=set[int]().__contains__,
         )
         got = await Claims(router, Waiters(waiters_max=1), Background()).claim(
             "acme",

@@ -12,6 +12,7 @@ from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.errors import NoLeader
 from codeq_cluster.membership.plan import Dismiss
 from codeq_cluster.membership.service import MembershipService
+from codeq_cluster.routing.leaders import Leaders
 
 THREE = Membership(members=tuple(Member(id=f"n{n}", data=n) for n in (1, 2, 3)))
 
@@ -73,10 +74,11 @@ class Link:
         return self.data.get(peer)
 
 
-def members(group: Group, link: Link | None = None) -> MembershipService:
-    return MembershipService(
-        node_id="n1", replicas=[Replica()], groups=[group], link=link or Link()
-    )
+def members(
+    group: Group, link: Link | None = None, leaders: Leaders | None = None
+) -> MembershipService:
+    leaders = leaders or Leaders([Replica()])
+    return MembershipService(node_id="n1", leaders=leaders, groups=[group], link=link or Link())
 
 
 async def test_a_change_is_done_when_it_is_agreed_on() -> None:

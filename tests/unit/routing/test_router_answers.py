@@ -13,6 +13,7 @@ from codeq_cluster.broker.questions import Answer, Explain, Explained, Settled
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.outcomes import Outcome, Rejected, Rejection
 from codeq_cluster.errors import LinkLost, OutcomeUnknown
+from codeq_cluster.routing.leaders import Leaders
 from codeq_cluster.routing.router import Router
 
 
@@ -52,7 +53,13 @@ class Peer:
 def router(peer: Peer) -> Router:
     """Return the router of a follower."""
     engines: list[Any] = [Follower()]
-    return Router(node_id="n1", engines=engines, calls=peer, on_answered=lambda *_: None)
+    return Router(
+        node_id="n1",
+        engines=engines,
+        leaders=Leaders(engines),
+        calls=peer,
+        on_answered=lambda *_: None,
+    )
 
 
 async def asked(answer: Answer) -> Explained:

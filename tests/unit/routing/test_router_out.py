@@ -11,6 +11,7 @@ import pytest
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.errors import LinkLost, NoLeader
+from codeq_cluster.routing.leaders import Leaders
 from codeq_cluster.routing.router import Router
 from tests.unit.no_peers import NoPeers
 
@@ -33,12 +34,14 @@ class Replica:
 
 def forwarder(is_out: Callable[[int], bool]) -> Router:
     replicas: list[Any] = [Replica(), Replica()]
+    leaders = Leaders(replicas)
+    leaders.ask_peers(while_out=is_out, peers=tuple)
     return Router(
         node_id="n1",
         engines=replicas,
+        leaders=leaders,
         calls=NoPeers(),
         on_answered=lambda method, seconds: None,
-        is_out=is_out,
     )
 
 
@@ -88,9 +91,9 @@ async def test_a_leader_that_does_not_answer_is_told_from_none(replica: Any, wha
     router = Router(
         node_id="n1",
         engines=[replica],
+        leaders=Leaders([replica]),
         calls=Silent(),
         on_answered=lambda method, seconds: None,
-        is_out=set[int]().__contains__,
     )
 
     with pytest.raises(NoLeader, match=f"shard 0: .*{what}"):
