@@ -22,6 +22,7 @@ from codeq_cluster.broker.values import NewResult
 from codeq_cluster.codec import levels
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Claimed, Created, Submitted
+from codeq_cluster.core.sharding import shard_of
 from tests.simulator.brokers import SimBrokers
 from tests.simulator.scenes import settled_brokers
 
@@ -43,6 +44,7 @@ def brokers() -> Iterator[SimBrokers]:
     brokers = settled_brokers(shards=1, level=levels.RESTS_FROM - 1)
     brokers.run(1.0)
     assert "A" == brokers.leader(0)
+    shard_of("", 1)  # The table for hashes is made at its first use.
     yield brokers
     brokers.close()
 
