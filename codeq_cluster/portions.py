@@ -29,7 +29,7 @@ def in_parts(
     size = 0
     for thing in things:
         more = size_of(thing)
-        if part and (len(part) == count_max or size + more > size_max):
+        if part and (len(part) >= count_max or size + more > size_max):
             yield tuple(part)
             part, size = [], 0
         part.append(thing)

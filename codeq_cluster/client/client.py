@@ -20,13 +20,13 @@ from codeq_cluster.client.events import Events
 from codeq_cluster.client.graphs import Graphs
 from codeq_cluster.client.groups import Groups
 from codeq_cluster.client.producing import (
+    BATCH_BYTES_MAX,
     BATCH_MAX,
     Duration,
     NewTask,
     NotCreated,
     body_of,
     fresh_key,
-    in_chunks,
     whole_seconds,
 )
 from codeq_cluster.client.records import (
@@ -41,6 +41,7 @@ from codeq_cluster.client.results import NotFinished, Result
 from codeq_cluster.client.retrying import pause_s
 from codeq_cluster.client.tracing import creating
 from codeq_cluster.client.transport import Request
+from codeq_cluster.portions import in_parts
 
 WAIT_S_DEFAULT: Final = 60.0
 
@@ -189,7 +190,7 @@ class Client(Groups, Graphs, Events):
         encoded = [body_of(task, self._codec) for task in asked]
         outcomes: list[TaskRecord | NotCreated] = []
         with creating("batch", count=len(asked)):
-            for bodies in in_chunks(encoded, count_max=chunk):
+            for bodies in in_parts(encoded, len, size_max=BATCH_BYTES_MAX, count_max=chunk):
                 items = asked[len(outcomes) : len(outcomes) + len(bodies)]
                 try:
                     made = await self._created(bodies)

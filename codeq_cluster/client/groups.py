@@ -11,15 +11,16 @@ from msgspec import Raw, Struct
 from codeq_cluster.client.codecs import JSON, Codec
 from codeq_cluster.client.connection import BASE, Connection, part, query
 from codeq_cluster.client.producing import (
+    BATCH_BYTES_MAX,
     BATCH_MAX,
     Duration,
     NewTask,
     body_of,
     fresh_key,
-    in_chunks,
     whole_seconds,
 )
 from codeq_cluster.client.records import FollowUp, ResultRecord
+from codeq_cluster.portions import in_parts
 
 PAGE_MAX = 500
 
@@ -125,7 +126,7 @@ class Groups(Connection):
         """
         bodies = [body_of(task, self._codec, keyless=True) for task in tasks]
         record: GroupRecord | None = None
-        for some in in_chunks(bodies, count_max=BATCH_MAX):
+        for some in in_parts(bodies, len, size_max=BATCH_BYTES_MAX, count_max=BATCH_MAX):
             body = {"tasks": [Raw(each) for each in some], "idempotencyKey": fresh_key()}
             record = await self._changed("POST", f"{_path(group_id)}/tasks", body, of=GroupRecord)
         return record or await self.group_record(group_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from datetime import datetime, timedelta
 from math import ceil, isfinite
@@ -17,9 +17,8 @@ from codeq_cluster.client.codecs import Codec
 Duration: TypeAlias = timedelta | float  # A number counts seconds.
 
 BATCH_MAX: Final = 100  # Tasks per request; the broker's default bound.
-_BATCH_BYTES_MAX: Final = (
-    768 * 2**10
-)  # The broker takes 1 MiB by default; the rest leaves room for the frame.
+# The broker takes 1 MiB by default; the rest leaves room for the frame.
+BATCH_BYTES_MAX: Final = 768 * 2**10
 
 
 class After(
@@ -218,17 +217,3 @@ def whole_seconds(duration: Duration) -> int:
     if not isfinite(seconds):
         raise ValueError(f"{duration} s: must be a finite number of seconds")
     return ceil(seconds)
-
-
-def in_chunks(bodies: Iterable[bytes], *, count_max: int) -> Iterator[list[bytes]]:
-    """Yield bodies in order, in batches as large as one request can carry."""
-    chunk: list[bytes] = []
-    size = 0
-    for body in bodies:
-        if chunk and (len(chunk) >= count_max or size + len(body) > _BATCH_BYTES_MAX):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(body)
-        size += len(body)
-    if chunk:
-        yield chunk
