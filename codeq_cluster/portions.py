@@ -22,7 +22,11 @@ async def in_portions(things: Iterable[T], at_once: int = _AT_ONCE) -> AsyncIter
 
 
 def in_parts(
-    things: Iterable[T], size_of: Callable[[T], int], *, size_max: int, count_max: int = sys.maxsize
+    things: Iterable[T],
+    size_of: Callable[[T], int] = lambda _: 0,
+    *,
+    size_max: int = sys.maxsize,
+    count_max: int = sys.maxsize,
 ) -> Iterator[tuple[T, ...]]:
     """Yield things in order, in parts within these bounds; one above them is a part by itself."""
     part: list[T] = []

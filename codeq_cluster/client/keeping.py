@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Final
 
 from codeq_cluster.client.connection import as_json
@@ -16,6 +15,7 @@ from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
 from codeq_cluster.client.retrying import may_succeed
 from codeq_cluster.client.saying import LINES_A_REPORT_MAX, LINES_KEPT_MAX, Said
+from codeq_cluster.portions import in_parts
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Keeper:
                 beats_in = _LOOKS_A_BEAT - look % _LOOKS_A_BEAT
                 until = begun + (look + beats_in) * look_s
                 fresh = [held for held in self._held.values() if is_beat or not held.watched]
-                for part in _parts(fresh):
+                for part in in_parts(fresh, count_max=_LEASES_MAX):
                     for held in part:
                         held.watched = True
                         held.due = is_beat
@@ -158,9 +158,12 @@ class Keeper:
             await self._news.wait()
             self._news.clear()
             async with self._reporting:
-                said = [(held, held.said.take()) for held in self._held.values()]
-                for part in _reports(said):
-                    await self._say(part)
+                taken = [(held, held.said.take()) for held in self._held.values()]
+                said = [(held, fields) for held, fields in taken if fields]
+                for part in in_parts(
+                    said, _bytes_of, size_max=_REPORT_BYTES_MAX, count_max=_LEASES_MAX
+                ):
+                    await self._say(dict(part))
                 if any(held.said.has_lines for held in self._held.values()):
                     self._news.set()
             await asyncio.sleep(_REPORT_S)
@@ -261,24 +264,5 @@ def _from_any_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) 
         loop.call_soon_threadsafe(call)
 
 
-def _reports(
-    said: Iterable[tuple[_Held, Mapping[str, object]]],
-) -> Iterator[dict[_Held, Mapping[str, object]]]:
-    """Yield what is to be said, in parts that one request takes."""
-    part: dict[_Held, Mapping[str, object]] = {}
-    size = 0
-    for held, fields in said:
-        if fields:
-            size += len(as_json(fields))
-            if part and (size > _REPORT_BYTES_MAX or len(part) == _LEASES_MAX):
-                yield part
-                part, size = {}, 0
-            part[held] = fields
-    if part:
-        yield part
-
-
-def _parts(held: Sequence[_Held]) -> Iterator[list[_Held]]:
-    left = iter(held)
-    while part := list(islice(left, _LEASES_MAX)):
-        yield part
+def _bytes_of(said: tuple[_Held, Mapping[str, object]]) -> int:
+    return len(as_json(said[1]))

@@ -17,18 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextvars import Context
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from codeq_cluster.broker.background import Background
@@ -42,6 +34,7 @@ from codeq_cluster.core.outcomes import Changed, Outcome, Rejected
 from codeq_cluster.core.schedules import FIRED_MAX, FillBack, Fire, Schedule, jitter_ms
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import CodeqError
+from codeq_cluster.portions import in_parts
 from codeq_cluster.schedules.due import filling, firing, next_after
 from codeq_cluster.schedules.zones import zone_rules
 
@@ -259,7 +252,9 @@ class ScheduleFirer:
         for due in all_:
             if due.error is not None:
                 moved |= await self._set_aside(due.key, due.error)
-        for step in _steps(all_):
+        # Parts that hold the loop for a short time each.
+        decided = [due for due in all_ if due.operations]
+        for step in in_parts(decided, attrgetter("cost"), size_max=RUNS_AT_ONCE):
             moved |= await self._step([due for due in step if due.tenant not in self._resting])
         return moved
 
@@ -392,22 +387,6 @@ def _decided(all_: Sequence[_Found], now_ms: int) -> list[_Due]:
         decided.append(_of_one(found, now_ms, most=max(1, left[found.tenant])))
         left[found.tenant] -= decided[-1].cost
     return decided
-
-
-def _steps(all_: Iterable[_Due]) -> Iterator[list[_Due]]:
-    """Yield what is to be decided in parts that hold the loop for a short time each."""
-    step: list[_Due] = []
-    runs = 0
-    for due in all_:
-        if not due.operations:
-            continue
-        if step and runs + due.cost > RUNS_AT_ONCE:
-            yield step
-            step, runs = [], 0
-        step.append(due)
-        runs += due.cost
-    if step:
-        yield step
 
 
 def _of_one(found: _Found, now_ms: int, *, most: int) -> _Due:

@@ -35,6 +35,7 @@ from codeq_cluster.core.relays import (
 )
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
+from codeq_cluster.portions import in_parts
 
 log = logging.getLogger(__name__)
 
@@ -182,8 +183,8 @@ class RelayDispatcher:
                 if relay.to == shard and relay.taken_ms and relay.number > number:
                     missed.append((relay.tenant, relay.id))
             await asyncio.sleep(0)  # There may be hundreds of thousands.
-        for some in (missed[n : n + RELAYS_MAX] for n in range(0, len(missed), RELAYS_MAX)):
-            operation = RelaysMissed(to=shard, number=number, relays=tuple(some))
+        for some in in_parts(missed, count_max=RELAYS_MAX):
+            operation = RelaysMissed(to=shard, number=number, relays=some)
             await self._engine.operate([operation])
         await self._engine.operate([RelaysMissed(to=shard, number=number, done=True)])
 

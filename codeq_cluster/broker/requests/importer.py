@@ -83,9 +83,9 @@ class Importer:
         for item in arrivals.items:
             items_by_shard.setdefault(_home(tenant, item, count), []).append(item)
         items = [
-            (shard, _part(whole, items=tuple(some[start : start + ARRIVALS_MAX])))
+            (shard, _part(whole, items=part))
             for shard, some in items_by_shard.items()
-            for start in range(0, len(some), ARRIVALS_MAX)
+            for part in in_parts(some, count_max=ARRIVALS_MAX)
         ]
         tasks = [
             (shard, _part(whole, tasks=part))

@@ -227,8 +227,8 @@ class _Sending:
         for part in tenant_reader.manifest.parts:
             items = await asyncio.to_thread(list, tenant_reader.governing(part))
             governed += len(items)
-            for start in range(0, len(items), TASKS_MAX):
-                await self._send(Arrivals(items=tuple(items[start : start + TASKS_MAX])))
+            for some in in_parts(items, count_max=TASKS_MAX):
+                await self._send(Arrivals(items=some))
         sent, held = await self._tasks(tenant_reader, held=False, passed=shown.passed)
         if held:
             # After all others: a task that is next of a unique key comes after the key's holder.
