@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 from msgspec import Raw
-from msgspec.structs import replace
 
 from codeq_cluster.api.declared.bodies import field
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, each_of
 from codeq_cluster.api.http.levels import TooEarly
 from codeq_cluster.api.http.refusals import NOT_ALLOWED, lacks_scope, too_many
-from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, TaskBody, new_task, refused_webhooks
+from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, keyed, new_task, refused_webhooks
 from codeq_cluster.api.routes.tasks import CREATING
 from codeq_cluster.api.routes.workers import allowed_commands
-from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.codec.levels import FOLLOW_UPS_FROM
 from codeq_cluster.core.bounds import EFFECTS_BYTES_MAX
 from codeq_cluster.core.new_task import Create
@@ -76,16 +75,11 @@ async def read_next(
         raise _too_large(max(0, min(room, BYTES_MAX)))
     bodies = [*each_of("next", items, TASK_SCHEMA.decode)]
     refused = await refused_webhooks(call, bodies)
-
-    def read(body: TaskBody) -> Create:
-        return _keyed(new_task(call, body, refused=refused, may_join=True))
-
-    tasks = tuple(each_of("next", bodies, read))
-    commands = [task.command for task in tasks]
+    read = partial(new_task, call, refused=refused, may_join=True)
+    made = [*each_of("next", bodies, read)]
+    commands = [task.command for task in made]
     allowed_commands(call, commands, field="next", count_max=FOLLOW_UPS_MAX)
-    keys = [task.idempotency_key for task in tasks if task.idempotency_key]
-    if len(set(keys)) < len(keys):
-        raise KEY_TWICE
+    tasks = keyed(made, twice=KEY_TWICE)
     groups = tuple(body.group or "" for body in bodies)
     digest = blake2b(b"\n".join(texts), digest_size=_DIGEST_BYTES).hexdigest()
     return tasks, groups if any(groups) else (), digest
@@ -102,9 +96,3 @@ async def spend_on_next(call: Call, count: int) -> None:
     if most and count > most:
         raise too_many("next", most)
     await call.spend(*CREATING, count)
-
-
-def _keyed(task: Create) -> Create:
-    if not task.idempotency_key:
-        return task
-    return replace(task, fingerprint=fingerprint_of(task.command, task.payload))

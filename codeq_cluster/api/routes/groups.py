@@ -8,7 +8,6 @@ from hashlib import blake2b
 from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
-from msgspec.structs import replace
 
 from codeq_cluster.api.declared.bodies import Body, Schema, chosen, field, raw_field
 from codeq_cluster.api.declared.operations import Answer, Routes
@@ -27,6 +26,7 @@ from codeq_cluster.api.routes.group_calls import (
 from codeq_cluster.api.routes.listing import PAGE, asked_page, caller, listed
 from codeq_cluster.api.routes.task_bodies import (
     TASK_SCHEMA,
+    keyed,
     new_task,
     refused_webhooks,
     task_within,
@@ -42,7 +42,7 @@ from codeq_cluster.api.routes.task_views import (
 from codeq_cluster.api.routes.tasks import CREATING
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.questions import END
-from codeq_cluster.broker.requests.producer import fingerprint_of, too_many_queues
+from codeq_cluster.broker.requests.producer import too_many_queues
 from codeq_cluster.broker.values import new_request
 from codeq_cluster.core.groups import (
     GROUP_NAME,
@@ -365,16 +365,7 @@ async def _tasks(call: Call, items: Sequence[Raw]) -> tuple[Create, ...]:
     bodies = [each async for each in in_portions(decoded, BODIES_AT_ONCE)]
     refused = await refused_webhooks(call, bodies)
     read = each_of("tasks", bodies, lambda body: new_task(call, body, refused=refused))
-    tasks = [each async for each in in_portions(read, BODIES_AT_ONCE)]
-    keys = [task.idempotency_key for task in tasks if task.idempotency_key]
-    if len(set(keys)) < len(keys):
-        raise KEY_TWICE
-    return tuple(
-        replace(task, fingerprint=fingerprint_of(task.command, task.payload))
-        if task.idempotency_key
-        else task
-        for task in tasks
-    )
+    return keyed([each async for each in in_portions(read, BODIES_AT_ONCE)], twice=KEY_TWICE)
 
 
 async def _then(call: Call, item: Raw) -> Create | None:

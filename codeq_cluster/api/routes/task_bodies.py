@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms, json_text, whole
 from codeq_cluster.api.http.call import Call
@@ -27,6 +28,7 @@ from codeq_cluster.api.routes.lanes import INVALID_COST, INVALID_KEY, KEYS_TOO_E
 from codeq_cluster.api.routes.tags import NO_METADATA, metadata_field, read_tags, tags_field
 from codeq_cluster.api.routes.task_views import ANY_JSON, TOO_LARGE, read_handling
 from codeq_cluster.api.routes.webhooks import NOT_CONFIGURED, require_webhooks, takes_webhooks
+from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.core import bounds
 from codeq_cluster.core.backoff import POLICIES
 from codeq_cluster.core.groups import GROUP_NAME
@@ -257,6 +259,19 @@ def new_task(
         unique=unique,
         tags=tags,
         metadata=metadata,
+    )
+
+
+def keyed(tasks: Sequence[Create], *, twice: ApiError) -> tuple[Create, ...]:
+    """Return tasks of one request with the fingerprints of their keys; `twice` if two share one."""
+    keys = [task.idempotency_key for task in tasks if task.idempotency_key]
+    if len(set(keys)) < len(keys):
+        raise twice
+    return tuple(
+        replace(task, fingerprint=fingerprint_of(task.command, task.payload))
+        if task.idempotency_key
+        else task
+        for task in tasks
     )
 
 
