@@ -25,7 +25,7 @@ from codeq_cluster.storage.rocks_options import (
     log_options,
     state_options,
 )
-from codeq_cluster.storage.rocks_rows import LOG, MARK, PLACE, STATE, RocksLog, RocksState
+from codeq_cluster.storage.rocks_rows import LOG, MARK, PLACE, STATE, RocksRows, RocksState
 from codeq_cluster.storage.rocks_statistics import FamilyStatistics, counters, family_statistics
 from codeq_cluster.storage.shard import write_log_rows
 from codeq_cluster.storage.stored_shard import StoredShard
@@ -95,9 +95,9 @@ class RocksShard:
         self._cache = cache
         self._db = self._open(create=create, wal=wal)
         self._is_open = True
-        self.log = RocksLog(self._db)
+        self.log = RocksRows(self._db, LOG)
         try:
-            self.state = RocksState(self._db)
+            self.state = RocksState(self._db, STATE)
             self.mark = self._stored_mark()
         except (StorageFailed, ValueError) as error:
             self.log.close()
@@ -194,7 +194,7 @@ class RocksShard:
             self._write_patiently(fill)
         elif not self._try_write(fill):
             return False
-        self.state.note_written(index=index, digest=digest)
+        self.state.applied_index, self.state.digest = index, digest
         self.mark = mark
         return True
 

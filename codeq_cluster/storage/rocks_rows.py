@@ -64,9 +64,10 @@ class RocksRows:
             raise self.failed("reading a row", error) from error
         return value
 
-    def _read(
-        self, start: bytes, end: bytes, *, limit: int, bytes_max: int | None = None
+    def scan(
+        self, start: bytes, end: bytes, limit: int, *, bytes_max: int | None = None
     ) -> list[tuple[bytes, bytes]]:
+        """Return at most `limit` rows of start <= key < end, ascending, about `bytes_max` bytes."""
         rows: list[tuple[bytes, bytes]] = []
         size = 0
         try:
@@ -107,9 +108,6 @@ class RocksState(RocksRows):
         digest: The running hash over every applied entry, 16 bytes; zeros when fresh.
     """
 
-    def __init__(self, db: Rdict) -> None:
-        super().__init__(db, STATE)
-
     def open(self, db: Rdict) -> None:
         """Read this database from now on; raises ValueError if its applied index is damaged."""
         super().open(db)
@@ -123,27 +121,6 @@ class RocksState(RocksRows):
             raise self.failed("reading rows", error) from error
         assert isinstance(values, list), "a list of keys is answered with a list"
         return values
-
-    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return at most `limit` rows of start <= key < end, ascending."""
-        return self._read(start, end, limit=limit)
-
-    def note_written(self, *, index: int, digest: bytes) -> None:
-        """Note the entry and digest of the state, whose rows have just been written."""
-        self.applied_index, self.digest = index, digest
-
-
-class RocksLog(RocksRows):
-    """The journal's rows."""
-
-    def __init__(self, db: Rdict) -> None:
-        super().__init__(db, LOG)
-
-    def scan(
-        self, start: bytes, end: bytes, *, limit: int, bytes_max: int
-    ) -> list[tuple[bytes, bytes]]:
-        """Return at most `limit` rows of start <= key < end, ascending, about `bytes_max` bytes."""
-        return self._read(start, end, limit=limit, bytes_max=bytes_max)
 
 
 def place(row: bytes | None) -> tuple[int, bytes]:
