@@ -36,6 +36,7 @@ class HttpServer:
     connection only. When a client disconnects, the handler that serves it is cancelled.
 
     Attributes:
+        port: That it listens on, once started; the system chooses it when 0 is asked for.
         leaving: The server is draining: it accepts nobody and asks clients to leave.
     """
 
@@ -50,7 +51,7 @@ class HttpServer:
         certificates: Certificates[ssl.SSLContext] | None = None,
     ) -> None:
         self._host = host
-        self._port = port
+        self.port = port
         self._limits = limits
         self._metrics = metrics
         self.access_log = app[ACCESS_LOG]
@@ -65,11 +66,6 @@ class HttpServer:
         self._certificates = certificates
         self._doorway: Listener | None = None
         self._open: set[HttpConnection] = set()
-
-    @property
-    def port(self) -> int:
-        """Return the port; the system chose it when 0 was asked for."""
-        return self._port
 
     @property
     def failed_handshakes(self) -> int:
@@ -105,7 +101,7 @@ class HttpServer:
             handshake_s=self._limits.header_timeout_ms / 1000,
             shutdown_s=self._limits.body_timeout_ms / 1000,
         )
-        self._port = await self._doorway.open(self._host, self._port, backlog=_BACKLOG)
+        self.port = await self._doorway.open(self._host, self.port, backlog=_BACKLOG)
 
     async def leave(self) -> None:
         """Accept no more connections, and drain the open ones.

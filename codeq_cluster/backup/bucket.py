@@ -26,17 +26,12 @@ _LOOK_S = 0.1
 
 
 class BackupBucket:
-    """Stores backups in a bucket."""
+    """Stores backups in a bucket; implements `BackupTarget`."""
 
     def __init__(self, settings: BackupSettings) -> None:
         prefix = f"/{settings.s3.prefix}" if settings.s3.prefix else ""
-        self._where = f"s3://{settings.s3.bucket}{prefix}"
+        self.where = f"s3://{settings.s3.bucket}{prefix}"
         self._store = open_bucket(settings.s3, timeout_ms=settings.timeout_ms)
-
-    @property
-    def where(self) -> str:
-        """Return the bucket's URL, as messages show it."""
-        return self._where
 
     def write(self, backup: str, file: str, pieces: Iterator[bytes]) -> None:
         """Store a file; the S3 client aborts an upload that fails in the middle."""
@@ -98,7 +93,7 @@ class BackupBucket:
             raise self._failed(what, error) from error
 
     def _failed(self, what: str, error: Exception) -> BackupFailed:
-        return BackupFailed(f"backups in {self._where}: {what}: {reason(error)}")
+        return BackupFailed(f"backups in {self.where}: {what}: {reason(error)}")
 
 
 class _Source:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.errors import StorageFailed
+from codeq_cluster.forwarded import forwarded
 from codeq_cluster.node.disk_guard import DiskGuard
 from codeq_cluster.node.parts import NodeParts
 from codeq_cluster.raft.group import RaftGroup
@@ -18,16 +19,13 @@ _SPILL_AGAIN_S = 0.05  # Pause while the database waits for its background work.
 class BackupShard:
     """One shard's replica on this node, brought up to its leader before a backup."""
 
+    level: int = forwarded("_group.level")
+
     def __init__(self, shard: int, parts: NodeParts) -> None:
         self._shard = shard
         self._parts = parts
         self._store = parts.storage.shards[shard]
         self._group = parts.replicas.groups[shard]
-
-    @property
-    def level(self) -> int:
-        """Return the level of the formats in use."""
-        return self._group.level
 
     def watched(self) -> Callable[[], str]:
         """Start to watch the replica; the returned function says what has gone wrong since."""

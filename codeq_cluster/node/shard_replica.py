@@ -7,38 +7,24 @@ from contextlib import suppress
 
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.forwarded import forwarded
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.storage.shard import Shard
 
 
 class ShardReplica:
-    """One shard's store, group and engine."""
+    """One shard's store, group and engine; implements `snapshots.ports.SnapshotReplica`."""
+
+    leader: str | None = forwarded("_engine.leader")
+    serves_snapshots: bool = forwarded("_group.serves_snapshots")
+    level: int = forwarded("_group.level")
+    wanted_from: int = forwarded("_group.wanted_from")
 
     def __init__(self, store: Shard, group: RaftGroup, engine: Engine) -> None:
         self._store = store
         self._group = group
         self._engine = engine
         self._changing = asyncio.Lock()
-
-    @property
-    def leader(self) -> str | None:
-        """Return who leads the shard."""
-        return self._engine.leader
-
-    @property
-    def serves_snapshots(self) -> bool:
-        """Return whether peers may have this replica's state."""
-        return self._group.serves_snapshots
-
-    @property
-    def level(self) -> int:
-        """Return the level of the formats in use."""
-        return self._group.level
-
-    @property
-    def wanted_from(self) -> int:
-        """Return the first entry whose state is of use to this replica."""
-        return self._group.wanted_from
 
     def hold(self) -> None:
         """Keep the log entries after a snapshot that is being read."""

@@ -33,12 +33,14 @@ class RaftGroup:
     Attributes:
         running: The group takes turns: it has been started and is not paused.
         membership: The group's members, as far as this node's log says.
+        peers: The other members.
         level: The newest format version that entries after this log's last one may use. A node that
             has the last entry also has the one that raised the version, so it knows it.
     """
 
     running: bool = forwarded("_schedule.running")
     membership: Membership = forwarded("_replica.voters.membership")
+    peers: tuple[str, ...] = forwarded("_replica.voters.peers")
     level: int = forwarded("_replica.voters.membership.level")
 
     def __init__(
@@ -319,11 +321,6 @@ class RaftGroup:
         """Return the term in which this node leads the group at rest; None when it does not."""
         engine = self._replica.engine
         return engine.term if self._schedule.running and engine.rests else None
-
-    @property
-    def peers(self) -> tuple[str, ...]:
-        """Return the other members."""
-        return self._replica.voters.peers
 
     def answered(self, peer: str, incarnation: int) -> None:
         """Note that a peer has answered the beat for this group, which rests."""

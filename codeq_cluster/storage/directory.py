@@ -24,6 +24,7 @@ from codeq_cluster.codec import levels
 from codeq_cluster.codec.membership import Membership, incarnation_of
 from codeq_cluster.durable import sync_directory
 from codeq_cluster.errors import DataDirectoryRefused, ReleaseTooOld, StorageFailed
+from codeq_cluster.forwarded import forwarded
 from codeq_cluster.storage.applied import AppliedFile
 from codeq_cluster.storage.identity import (
     IDENTITY,
@@ -42,7 +43,21 @@ _KEPT = ("node.log", "lost+found")  # A log file, and the directory that a mount
 
 
 class DataDirectory:
-    """A data directory, locked by this process."""
+    """A data directory, locked by this process.
+
+    Attributes:
+        data: The identity of this data.
+        bootstrap: The bootstrap membership, if this node was in it and knows it.
+        virtual_by_ms: How far its virtual time is ahead of the machine's; None for real time.
+        has_wal: The databases lack rows that the write-ahead log has.
+        made: The databases of all shards have been made.
+    """
+
+    data: int = forwarded("_identity.data")
+    bootstrap: Membership | None = forwarded("_identity.bootstrap")
+    virtual_by_ms: int | None = forwarded("_identity.virtual_by_ms")
+    has_wal: bool = forwarded("_identity.has_wal")
+    made: bool = forwarded("_identity.made")
 
     def __init__(self, path: Path, lock: int, identity: DirectoryIdentity) -> None:
         self.path = path
@@ -61,16 +76,6 @@ class DataDirectory:
         """Return the number of this opening of this data; it grows with each opening."""
         return incarnation_of(self._identity.data, self._identity.opened)
 
-    @property
-    def data(self) -> int:
-        """Return the identity of this data."""
-        return self._identity.data
-
-    @property
-    def bootstrap(self) -> Membership | None:
-        """Return the bootstrap membership, if this node was in it and knows it."""
-        return self._identity.bootstrap
-
     def note_bootstrap(self, membership: Membership) -> None:
         """Record durably which members bootstrap the cluster; raises StorageFailed."""
         self._write(msgspec.structs.replace(self._identity, bootstrap=membership))
@@ -87,20 +92,10 @@ class DataDirectory:
         if level > self._identity.level:
             self._write(msgspec.structs.replace(self._identity, level=level))
 
-    @property
-    def virtual_by_ms(self) -> int | None:
-        """Return how far its virtual time is ahead of the machine's; None for real time."""
-        return self._identity.virtual_by_ms
-
     def note_offset(self, virtual_by_ms: int) -> None:
         """Record durably how far virtual time is ahead of the machine's; raises StorageFailed."""
         assert self._identity.virtual_by_ms is not None, "the data is of real time"
         self._write(msgspec.structs.replace(self._identity, virtual_by_ms=virtual_by_ms))
-
-    @property
-    def has_wal(self) -> bool:
-        """Return whether the databases lack rows that the write-ahead log has."""
-        return self._identity.has_wal
 
     def note_wal(self, *, begun: bool) -> None:
         """Record durably that the newest rows are in the write-ahead log, or no longer.
@@ -134,11 +129,6 @@ class DataDirectory:
     def wal(self) -> SegmentFiles | None:
         """Return the write-ahead log whose rows the databases lack; None if they lack none."""
         return wal_of(self.path, self._identity)
-
-    @property
-    def made(self) -> bool:
-        """Return whether the databases of all shards have been made."""
-        return self._identity.made
 
     def note_made(self) -> None:
         """Record durably that the databases of all shards exist.

@@ -125,6 +125,7 @@ class Shard:
     Attributes:
         state: The committed state; a `StateStore`.
         log: The log's rows; a `LogStore` and a `LogWriter`.
+        withdrawn: The database is about to be reopened.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class Shard:
             reopened: Called when the database has been exchanged or reopened.
         """
         self._reopened = reopened
-        self._withdrawn = False
+        self.withdrawn = False
         self._number = number
         self._database = database
         self._journal = journal
@@ -165,11 +166,6 @@ class Shard:
         state, log = self.state.buffer, self.log.buffer
         return state.size + log.size >= size or len(state.rows) + len(log.rows) >= rows
 
-    @property
-    def withdrawn(self) -> bool:
-        """Return whether the database is about to be reopened."""
-        return self._withdrawn
-
     def report_damage(self, to: OnDamage) -> None:
         """Call `to` with every damaged row that a read finds, on the thread of that read."""
         self._database.state.on_damage = self._database.log.on_damage = to
@@ -179,7 +175,7 @@ class Shard:
 
         False while it is about to be reopened: it may have lost rows that were not synced.
         """
-        return not self._withdrawn and self._database.mark >= upto
+        return not self.withdrawn and self._database.mark >= upto
 
     def spill(self, *, seq: int = 0) -> bool:
         """Write the waiting rows to the database.
@@ -194,7 +190,7 @@ class Shard:
         Raises:
             StorageFailed: The database failed; `reopen` must follow.
         """
-        if self._withdrawn:
+        if self.withdrawn:
             return False
         state, log = self.state, self.log
         # A release may have told the database of later jobs than this shard's own, and their
@@ -234,7 +230,7 @@ class Shard:
 
     def withdraw(self) -> None:
         """Spill nothing until `reopen` has succeeded."""
-        self._withdrawn = True
+        self.withdrawn = True
 
     def reopen(self) -> None:
         """Continue with the content on disk; blocks. `withdraw` comes first; nobody may write.
@@ -253,7 +249,7 @@ class Shard:
         write_log_rows(self._database, kept, mark=seq)
         self._database.sync()
         self._restart()
-        self._withdrawn = False
+        self.withdrawn = False
 
     def close(self) -> None:
         """Close the database; the write-ahead log has the rows that were not spilled."""

@@ -67,6 +67,9 @@ class Spiller:
         on_failed: Called with (shard, error) when a database failed; `reopen` must follow.
         held_bytes: See `HELD_BYTES`.
         spill_s: See `SPILL_S`.
+
+    Attributes:
+        shards: In the order of their numbers.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class Spiller:
         self._held_bytes = held_bytes
         self._turn_s = spill_s / _TURNS
         self._early_bytes = min(SPILL_BYTES, held_bytes)
-        self._shards = [
+        self.shards = [
             Shard(
                 number,
                 database,
@@ -110,14 +113,9 @@ class Spiller:
         self._releasing = False
         self._stopped = False
 
-    @property
-    def shards(self) -> Sequence[Shard]:
-        """Return the shards, in the order of their numbers."""
-        return self._shards
-
     def changed(self, shard: int) -> None:
         """Note that a shard has something to spill."""
-        if self._shards[shard].outgrows(self._early_bytes, SPILL_ROWS):
+        if self.shards[shard].outgrows(self._early_bytes, SPILL_ROWS):
             # For a stalled shard this only checks whether it holds too much.
             self._spill(shard)
         if not self._armed:
@@ -135,7 +133,7 @@ class Spiller:
 
     def spill_all(self) -> bool:
         """Spill every shard now; return whether every database has all rows of its shard."""
-        done = [self._spill(shard) for shard in range(len(self._shards))]
+        done = [self._spill(shard) for shard in range(len(self.shards))]
         return all(done)
 
     def _arm(self, delay_s: float) -> None:
@@ -149,16 +147,16 @@ class Spiller:
             return
         if self._wal.releasable and not self._releasing and not self._upto:
             self._upto = self._writer.completed
-        for shard in sorted({*range(self._turn, len(self._shards), _TURNS), *self._stalls}):
+        for shard in sorted({*range(self._turn, len(self.shards), _TURNS), *self._stalls}):
             self._spill(shard, seq=self._upto)
         self._turn = (self._turn + 1) % _TURNS
         # What a database shows after it has refused a write may not be on disk.
-        if self._upto and not self._failed and all(map(self._has_all, self._shards)):
+        if self._upto and not self._failed and all(map(self._has_all, self.shards)):
             self._release()
         if self._stalls:
             next_at = min(stall.retry_at for stall in list(self._stalls.values()))
             self._arm(max(_STALLED_S, next_at - self._timers.now()))
-        elif self._upto or any(shard.size for shard in self._shards):
+        elif self._upto or any(shard.size for shard in self.shards):
             self._arm(self._turn_s)
 
     def _has_all(self, shard: Shard) -> bool:
@@ -167,14 +165,14 @@ class Spiller:
 
     def _spill(self, shard: int, *, seq: int = 0) -> bool:
         """Spill one shard, unless its database has just refused; return whether all is written."""
-        if shard in self._failed or self._shards[shard].withdrawn:
+        if shard in self._failed or self.shards[shard].withdrawn:
             return False
         stall, now = self._stalls.get(shard), self._timers.now()
         if stall is not None and now < stall.retry_at:
             self._hold_when_full(shard)
             return False
         try:
-            done = self._shards[shard].spill(seq=seq)
+            done = self.shards[shard].spill(seq=seq)
             if not done:
                 self._note_stall(shard, stall, now)
         except StorageFailed as error:
@@ -182,7 +180,7 @@ class Spiller:
             return False
         if done:
             self._stalls.pop(shard, None)
-            self._shards[shard].log.let_go()
+            self.shards[shard].log.let_go()
         return done
 
     def _fail(self, shard: int, error: StorageFailed) -> None:
@@ -190,7 +188,7 @@ class Spiller:
         self._failed.add(shard)
         self._on_failed(shard, error)
         # The held write is durable, and a replica steps back only once its last write is reported.
-        self._shards[shard].log.let_go()
+        self.shards[shard].log.let_go()
 
     def _note_stall(self, shard: int, stall: _Stall | None, now: float) -> None:
         if stall is None:
@@ -203,8 +201,8 @@ class Spiller:
         self._hold_when_full(shard)
 
     def _hold_when_full(self, shard: int) -> None:
-        if self._shards[shard].size > self._held_bytes:
-            self._shards[shard].log.hold = True
+        if self.shards[shard].size > self._held_bytes:
+            self.shards[shard].log.hold = True
 
     def _release(self) -> None:
         """Delete the log's old segments once the databases have synced their rows."""
@@ -214,13 +212,13 @@ class Spiller:
         unsynced: list[tuple[int, StorageFailed]] = []
 
         def work() -> None:
-            for number, shard in enumerate(self._shards):
+            for number, shard in enumerate(self.shards):
                 try:
                     shard.sync()
                 except StorageFailed as error:
                     unsynced.append((number, error))
             # A database reopened meanwhile may have lost rows.
-            if not unsynced and all(shard.holds(upto) for shard in self._shards):
+            if not unsynced and all(shard.holds(upto) for shard in self.shards):
                 self._wal.release(upto)
 
         self._executor.run(work, partial(self._released, unsynced))
@@ -231,7 +229,7 @@ class Spiller:
         self._releasing = False
         for shard, failure in unsynced:
             # A second sync would succeed, but without the pages that the disk has refused.
-            if shard not in (self._failed | self._renewed) and not self._shards[shard].withdrawn:
+            if shard not in (self._failed | self._renewed) and not self.shards[shard].withdrawn:
                 self._fail(shard, failure)
         if error is not None:
             # The next pass tries again; until then the log is longer than necessary.

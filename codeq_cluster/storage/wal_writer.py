@@ -10,6 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from codeq_cluster.errors import StorageFailed
+from codeq_cluster.forwarded import forwarded
 from codeq_cluster.storage.segments import Write
 from codeq_cluster.storage.wal import SegmentFile, Wal
 
@@ -68,8 +69,11 @@ class WalWriter:
     write together thus wait for one sync.
 
     Attributes:
+        seq: The number of the last job that was begun.
         completed: Every write up to this job has been reported to its caller.
     """
+
+    seq: int = forwarded("_wal.seq")
 
     def __init__(
         self,
@@ -101,11 +105,6 @@ class WalWriter:
         self._job: list[_Asked] = []
         self._works = False
         self.completed = wal.seq
-
-    @property
-    def seq(self) -> int:
-        """Return the number of the last job that was begun."""
-        return self._wal.seq
 
     @property
     def pending(self) -> int:

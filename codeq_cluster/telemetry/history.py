@@ -195,12 +195,15 @@ class History:
     Args:
         shards: Returns the applied counters of each shard, by (queue, tenant).
         now_s: Unix seconds.
+
+    Attributes:
+        current: The number of the first slot of `FINE_S` that has not ended here.
     """
 
     def __init__(self, shards: Callable[[], Iterable[_Shard]], now_s: Callable[[], float]) -> None:
         self._shards = shards
         self._now_s = now_s
-        self._slot = self._begun = int(now_s()) // FINE_S
+        self.current = self._begun = int(now_s()) // FINE_S
         self._queues = _Tracks[tuple[str, str]](QUEUES_MAX, lambda name: name[0])
         self._tenants = _Tracks[str](TENANTS_MAX, lambda tenant: tenant)
         self._all = _Track()
@@ -221,24 +224,19 @@ class History:
 
     async def end_slots(self, slot: int) -> None:
         """End every slot before `slot`; does nothing if the clock went back."""
-        if slot <= self._slot:
+        if slot <= self.current:
             return
         await self._look()
         self._sum_up()
         tracks = (*self._queues.values(), *self._tenants.values(), self._all)
         # Events since then belong to the current slot. About later slots nothing is known, for
         # example after the machine slept.
-        for each in range(max(self._slot, slot - SLOTS), slot):
+        for each in range(max(self.current, slot - SLOTS), slot):
             for track in tracks:
                 track.end_slot(each)
-        self._slot = slot
+        self.current = slot
         self._queues.find_quiet()
         self._tenants.find_quiet()
-
-    @property
-    def current(self) -> int:
-        """Return the number of the first slot of `FINE_S` that has not ended here."""
-        return self._slot
 
     def slots(
         self, tenant: str | None, queue: str, *, step_s: int, since: int, until: int
@@ -253,7 +251,7 @@ class History:
             until: The same.
         """
         per = step_s // FINE_S
-        end = min(self._slot // per, until)
+        end = min(self.current // per, until)
         first = max(since + 1, end - SLOTS, -(-self._begun // per))
         track = self._track(tenant, queue)
         if first >= end:
@@ -267,7 +265,7 @@ class History:
 
         Each list has one number a `Flow`.
         """
-        return self.flows(tenant, since=self._slot - RATE_SLOTS - 1, until=self._slot)
+        return self.flows(tenant, since=self.current - RATE_SLOTS - 1, until=self.current)
 
     def flows(self, tenant: str, *, since: int, until: int) -> dict[str, list[int]]:
         """Return the flows between two slots of `FINE_S`, by queue, without queues that had none.
@@ -277,10 +275,10 @@ class History:
             since: Number of the slot before the first one.
             until: Number of the slot after the last one; slots that have not ended do not count.
         """
-        last = range(max(since + 1, self._slot - SLOTS), min(self._slot, until))
+        last = range(max(since + 1, self.current - SLOTS), min(self.current, until))
         at = [slot % SLOTS for slot in last]
         # No queue is quiet for longer than it has had no event.
-        quiet_max = self._slot - last.start
+        quiet_max = self.current - last.start
         found = {}
         for (owner, queue), track in self._queues.items():
             if owner == tenant and track.quiet < quiet_max:
@@ -295,10 +293,10 @@ class History:
 
         Or since the node's start or the queue's first slot, if that is later.
         """
-        newest = self._slot - 1
+        newest = self.current - 1
         found = {}
         for (owner, queue), track in self._queues.items():
-            first = max(self._begun, self._slot - SLOTS, track.first or 0)
+            first = max(self._begun, self.current - SLOTS, track.first or 0)
             dead = track.rings[FINE_S][len(Flow) + Depth.DEAD]
             if owner == tenant and newest > first:
                 grown = dead[newest % SLOTS] - dead[first % SLOTS]

@@ -32,6 +32,7 @@ from codeq_cluster.api.http.virtual_time import (
 )
 from codeq_cluster.client import Client, NotFinished, Operator, Refused, Worker
 from codeq_cluster.errors import CodeqError
+from codeq_cluster.forwarded import forwarded
 from codeq_cluster.node.compose import Node
 from codeq_cluster.virtual_time.movable_time import MovableTime
 from codeq_cluster.virtual_time.upcoming import Outlook, outlook, rows
@@ -57,6 +58,9 @@ class ClockStepper:
             handler may be waiting, or the broker may withhold a task, as for a consumer limit.
     """
 
+    now: datetime = forwarded("_time.now")
+    offset_ms: int = forwarded("_time.offset_ms")
+
     def __init__(
         self,
         time: MovableTime,
@@ -77,16 +81,6 @@ class ClockStepper:
     def follow(self, node: Node) -> None:
         """Move this node's clock from now on; it has started."""
         self._node = node
-
-    @property
-    def now(self) -> datetime:
-        """What the clock shows."""
-        return self._time.now
-
-    @property
-    def offset_ms(self) -> int:
-        """How far the clock is ahead of the machine's."""
-        return self._time.offset_ms
 
     def begin(self, *, offset_ms: int) -> None:
         """Set that offset, before anything depends on the clock."""

@@ -9,6 +9,7 @@ from functools import partial
 
 from codeq_cluster.codec.membership import data_of
 from codeq_cluster.errors import ConfigInvalid, PeerUnreachable
+from codeq_cluster.forwarded import forwarded
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire.acceptor import Acceptor
 from codeq_cluster.wire.address_book import AddressBook
@@ -51,7 +52,12 @@ class Mesh:
     is FIFO. Messages arrive in order and unaltered, and are lost only where a connection ended.
     All methods belong to the loop that called `start`, and the handler is called on it. A handler
     that raises is a bug; it reaches the loop's exception handler.
+
+    Attributes:
+        counters: Since the start.
     """
+
+    counters: LinkCounters = forwarded("_link.counters")
 
     def __init__(
         self,
@@ -97,11 +103,6 @@ class Mesh:
         assert self._run is not None
         port: int = self._run.server.sockets[0].getsockname()[1]
         return port
-
-    @property
-    def counters(self) -> LinkCounters:
-        """Return the counters since the start."""
-        return self._link.counters
 
     @property
     def peers_connected(self) -> int:

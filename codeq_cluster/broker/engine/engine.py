@@ -51,6 +51,7 @@ class Engine:
         seen_index: Index of the last entry known to have been applied, possibly before a crash.
         digest: Running hash over every applied entry.
         oldest_index: Index of the oldest entry that `entries` may return.
+        level: Of the formats in use.
         tap: Gets every applied entry, for watchers; None while there is none.
     """
 
@@ -62,6 +63,7 @@ class Engine:
     seen_index: int = forwarded("_store.seen_index")
     digest: bytes = forwarded("_store.digest")
     oldest_index: int = forwarded("_state.log.oldest_index")
+    level: int = forwarded("_state.log.level")
 
     def __init__(
         self,
@@ -182,11 +184,6 @@ class Engine:
         if isinstance(question, Settle | Watch):
             return await read()
         return await self._state.setup.reads.in_turn(question.tenant, read)
-
-    @property
-    def level(self) -> int:
-        """Return the level of the formats in use."""
-        return self._state.log.level
 
     def stale(self, keys: Sequence[bytes]) -> Snapshot:
         """Return rows from this replica without asking the leader."""

@@ -48,6 +48,9 @@ class Feed:
         shards: This node's replicas are read; a leader says how far its log goes.
         failed: Called for what cannot be read.
         elsewhere: Asks the other nodes for entries that this node's log has no more.
+
+    Attributes:
+        generation: The number of the last gathering of entries.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class Feed:
             Ring(shard, changed=self._changed, failed=failed) for shard in range(shards.count)
         ]
         self._watchers = 0
-        self._generation = 0
+        self.generation = 0
         self._waiting: dict[asyncio.Future[None], None] = {}  # In the order of their coming.
         self._due: asyncio.TimerHandle | None = None
         self._reading = asyncio.Lock()
@@ -156,7 +159,7 @@ class Feed:
 
     async def change(self, seen: int, timeout_s: float) -> None:
         """Wait until entries came after a generation, or the time is over."""
-        if seen != self._generation:
+        if seen != self.generation:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[future] = None
@@ -167,11 +170,6 @@ class Feed:
             pass
         finally:
             self._waiting.pop(future, None)
-
-    @property
-    def generation(self) -> int:
-        """Return the number of the last gathering of entries."""
-        return self._generation
 
     def _newest(self, shard: int) -> Position:
         local = self._shards.local(shard)
@@ -219,7 +217,7 @@ class Feed:
             left_s = deadline - loop.time()
             if left_s <= 0:
                 raise NoLeader(f"this node lacks entries of shard {shard}: ask another node")
-            await self.change(self._generation, left_s)
+            await self.change(self.generation, left_s)
 
     def _decoded(self, shard: int, index: int, term: int, payload: bytes | None) -> Applied:
         at = Position(index, check_of(term, payload))
@@ -235,7 +233,7 @@ class Feed:
 
     def _tell(self) -> None:
         self._due = None
-        self._generation += 1
+        self.generation += 1
         waiting, self._waiting = self._waiting, {}
         for future in waiting:
             if not future.done():
