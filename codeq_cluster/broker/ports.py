@@ -190,7 +190,8 @@ class Shards(Protocol):
         """Run the operations in order, one outcome each, all durable when it returns.
 
         Raises:
-            OutcomeUnknown: The deadline passed and some may have taken effect.
+            OutcomeUnknown: Some may have taken effect, and the deadline passed, or one was refused
+                when it was sent again.
             Overloaded: The shard's queue is full; nothing was done.
         """
 

@@ -216,17 +216,7 @@ class RaftGroup:
     def entries(
         self, start: int, *, upto: int, bytes_max: int
     ) -> list[tuple[int, int, bytes | None]]:
-        """Return entries as (index, term, payload), about `bytes_max`, but at least one.
-
-        Args:
-            start: Index of the first; the list is empty if the log does not hold it, or while the
-                group is paused.
-            upto: Index of the last one wanted.
-            bytes_max: Of all together.
-
-        Raises:
-            StorageFailed: The disk refused, or a row is damaged.
-        """
+        """Return entries as `broker.ports.Log` says; none while the group is paused."""
         if not self._schedule.running or not self.oldest_index <= start <= upto:
             return []
         found = self._replica.journal.read(start, count=upto - start + 1, bytes_max=bytes_max)
@@ -287,12 +277,7 @@ class RaftGroup:
             self._schedule.want()
 
     def barrier(self, done: Callable[[bool], None]) -> None:
-        """Ask for a read index: proof that a read now misses nothing acknowledged before the call.
-
-        Args:
-            done: Called once, in a turn. True when a majority confirmed this leader after the call
-                and everything committed at the call is applied; False when this node does not lead.
-        """
+        """Ask for a read index, as `broker.ports.Log` says; `done` is called once, in a turn."""
         if self._paused:
             done(False)
             return

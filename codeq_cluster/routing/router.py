@@ -186,14 +186,7 @@ class Router:
     def operate(
         self, shard: int, operations: Sequence[Operation], *, deadline: float
     ) -> Coroutine[Any, Any, list[Outcome]]:
-        """Run the operations in order, one outcome each, all durable when it returns.
-
-        Raises:
-            NoLeader: No leader was found before `deadline`; nothing was done.
-            OutcomeUnknown: Some may have taken effect, and the deadline passed, or one was refused
-                when it was sent again.
-            Overloaded: The shard's queue is full; nothing was done.
-        """
+        """Run the operations in order, as `Shards` says."""
         call = _Operate(self._engines[shard], operations, traced=self._tracing is not None)
         return self._at_leader(shard, call, deadline=deadline)
 

@@ -333,14 +333,9 @@ class ShardState:
         return found[:limit]
 
     def commit(self, mutations: Mapping[bytes, bytes | None], *, index: int, digest: bytes) -> None:
-        """Take one entry's mutations with its index and digest; None deletes.
+        """Take one entry's mutations, as `StateStore` says.
 
         Nothing is written to disk: the log can rebuild the state until the next spill.
-
-        Args:
-            mutations: By key; net, see `codec.entries`.
-            index: Of the entry.
-            digest: Of the state with it.
         """
         assert index == self.applied_index + 1, f"entry {index} after entry {self.applied_index}"
         assert len(digest) == len(self.digest), f"a digest of {len(digest)} bytes"
