@@ -12,7 +12,7 @@ from codeq_cluster import __version__
 from codeq_cluster.api.declared.bodies import Body, Schema
 from codeq_cluster.api.http.answer import reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.throttle import Throttle
 from codeq_cluster.auth import AccessRefused
 from codeq_cluster.core.instants import rfc3339
@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 # Ten wrong tokens at once may be a person with the wrong clipboard; after that, one in six seconds.
 WRONG_TOKENS = RateLimit(per_minute=10, burst=10)
 
-_INVALID = invalid_body()
 _NO_TOKEN = bad_request("a token is needed", "token-required")
 
 

@@ -79,7 +79,6 @@ class LinkConnection(asyncio.Protocol, ABC):
         """
         if self.closed:
             return
-        self._counters.bytes_in += len(data)
         self._heard = True
         reader = self._reader
         try:
@@ -89,7 +88,6 @@ class LinkConnection(asyncio.Protocol, ABC):
                 if self.session is None:
                     self._greeted(body)
                 else:
-                    self._counters.frames_in += 1
                     self._deliver_all(body)
         except FrameRefusedError as refused:
             self._counters.reject(refused.reason, address=self.address, peer=self.peer)
@@ -243,7 +241,6 @@ class LinkConnection(asyncio.Protocol, ABC):
     def _write_raw(self, data: bytes) -> None:
         assert self._transport is not None
         if data:
-            self._counters.bytes_out += len(data)
             self._transport.write(data)
 
     def _unsealed(self, channel: Channel, data: bytes) -> bytes:

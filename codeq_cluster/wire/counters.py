@@ -62,8 +62,7 @@ class LinkCounters:
         silent_connections: Connections given up because nothing came for too long.
         dropped_messages: Raft messages not queued: no connection, or its queue was full.
         dropped_answers: RPC answers whose connection was gone or full.
-        bytes_in: On every connection, greetings included.
-        frames_in: Authenticated ones.
+        frames_out: Authenticated ones.
         calls: RPC requests sent.
         calls_lost: Calls ended by a broken connection or by their timeout.
         calls_served: RPC requests handed to the handler.
@@ -78,9 +77,6 @@ class LinkCounters:
     silent_connections: int = 0
     dropped_messages: int = 0
     dropped_answers: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    frames_in: int = 0
     frames_out: int = 0
     calls: int = 0
     calls_lost: int = 0

@@ -21,7 +21,6 @@ _MAY_TAKE_MORE = {
     "Routes.__call__": "a route is one declaration, and most have two or three of its keywords",
     "Operator.tasks": "a list has a keyword for each of its filters",
     "Batch": "a batch begins with its ordinal; what it collects is no parameter",
-    "LinkCounters": "counters, all of which begin at 0",
 }
 
 

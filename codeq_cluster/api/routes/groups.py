@@ -204,7 +204,6 @@ EXAMPLE = GroupView(
     created_at=rfc3339(NOON_MS),
     sealed_at=rfc3339(NOON_MS),
 )
-_MADE = FollowUpView(id=TASK_ID)
 _TASK = {"command": "index", "payload": {"part": 1}}
 _LIMITED = (
     rate_limited(*CREATING),
