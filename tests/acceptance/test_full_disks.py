@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from tests.harness.accounting import audit
 from tests.harness.cluster import LocalCluster
+from tests.harness.commands import command
 from tests.harness.http import HttpClient
 from tests.harness.load import Load, workers
 from tests.harness.node_process import OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
@@ -136,6 +137,8 @@ async def test_a_node_steps_back_before_its_disk_is_full(stage: Stage) -> None:
         stage.disk.fill(leave_bytes=RESERVE - 2**20)
         text = await stage.out("store.minFreeBytes")
         await stage.passed(load, 100)
+        transfer = ("cluster", "transfer", "--shard", "0", "--url", cluster.urls["n2"])
+        asked = await command(*transfer, token=OPERATOR_TOKEN, within_s=WITHIN_S)
         stage.disk.fill(leave_bytes=RESERVE + 2**20)
         await stage.passed(load, 100)
         still_out = (await stage.said("/readyz"))[0]
@@ -150,6 +153,8 @@ async def test_a_node_steps_back_before_its_disk_is_full(stage: Stage) -> None:
     # The node may have used some of the remaining space before it checked.
     assert RESERVE // 2 < int(told[1]) * 2**20 < RESERVE, text
     assert 503 == still_out
+    # Its replica hears of no leader; its peers do.
+    assert 0 == asked.code, asked.err
     assert verdict.clean, str(verdict)
     assert drained
     assert "storage failed" not in cluster.nodes["n2"].log_path.read_text()
