@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from codeq_cluster.broker.engine.state import CLOCK_KEY, EngineState
+from codeq_cluster.broker.engine.state import EngineState
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.broker.questions import Explain
 from codeq_cluster.codec import keyspace, lane_keys, records
@@ -43,7 +43,7 @@ def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
         return None
     queue = keyspace.queue_name(task.command)
     facts = Facts(
-        now_ms=max(state.number(CLOCK_KEY), setup.clock.wall_ms()),
+        now_ms=state.now_ms(),
         policy=view.policy(task.tenant, queue),
         leased=view.leased(task.tenant, queue),
         tenant_leased=view.usage(task.tenant).leased,

@@ -78,7 +78,8 @@ class Leadership:
         # leadership. So the wall clock is read once here, and the monotonic clock counts from
         # there.
         view.now_ms = max(state.number(CLOCK_KEY), setup.clock.wall_ms())
-        self._clock_base_ms = view.now_ms - setup.clock.monotonic_ms()
+        self._clock_base_ms = base_ms = view.now_ms - setup.clock.monotonic_ms()
+        state.now_ms = lambda: base_ms + setup.clock.monotonic_ms()
         self._gathering = GroupCommit(state.log.wake, wait_s_max=setup.limits.gather_s)
         self.timers = Timers(
             state.shard,

@@ -141,6 +141,7 @@ class EngineState:
         view: The leader's view while this node leads; else the replica.
         listeners: Hear of leaders, rows and replaced states.
         watches: Of leases, while this node leads.
+        now_ms: Returns the clock of decisions of this node's last leadership, Unix milliseconds.
         log: The shard's Raft group, once opened.
     """
 
@@ -162,6 +163,7 @@ class EngineState:
         self.replica = self.view = self.new_view()
         self._reading: asyncio.Handle | None = None
         self._stopped = False
+        self.now_ms: Callable[[], int] = setup.clock.wall_ms
 
     def new_view(self) -> ShardView:
         """Return a view of the store as it is now."""

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from codeq_cluster.broker.engine import timers
+from codeq_cluster.broker.questions import Explain, Explained
 from codeq_cluster.codec import keyspace
+from codeq_cluster.core.explaining import Reason
 from codeq_cluster.core.operations import Heartbeat
 from codeq_cluster.core.outcomes import Claimed, Created, Extended, Rejected, Rejection, Submitted
 from codeq_cluster.core.task import State
@@ -306,6 +308,19 @@ async def test_a_jump_of_the_wall_clock_ends_no_lease(shard: Shard) -> None:
 
     assert isinstance(extended, Extended)
     assert extended.lease_until_ms < shard.clock.wall
+
+
+async def test_a_task_is_explained_by_the_clock_that_decides(shard: Shard) -> None:
+    """By the wall clock, which has jumped, its lease would be over."""
+    shard.clock.pass_ms(GRACE_MS)
+    await shard.engine.operate([create("t1"), claim("r1", lease_ms=60_000)])
+    shard.clock.wall += 3_600_000
+
+    answer = await shard.engine.answer(Explain(tenant="acme", id="t1"))
+
+    assert isinstance(answer, Explained)
+    assert answer.explanation is not None
+    assert Reason.RUNNING is answer.explanation.reason
 
 
 async def test_time_never_runs_backwards_over_a_change_of_leader() -> None:
