@@ -5,7 +5,8 @@ like any other operation. If the leader dies in between, the schedule is unchang
 leader asks again; the decision refuses what is decided already. Only committed schedules are read.
 
 Tenants take turns, some schedules each, so that one with many of them at one instant delays no
-other by more than a turn. With its budget used up, a tenant is left alone for a while. After a step
+other by more than a turn. Of a tenant's schedules, some that are in time go before those that are
+late or fill back. With its budget used up, a tenant is left alone for a while. After a step
 of a backfill or of late runs it rests longer than that took: so the requests of others have their
 part of the leader's time.
 
@@ -35,7 +36,7 @@ from codeq_cluster.core.schedules import FIRED_MAX, FillBack, Fire, Schedule, ji
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.portions import in_parts
-from codeq_cluster.schedules.due import filling, firing, next_after
+from codeq_cluster.schedules.due import IN_TIME_MS, filling, firing, next_after
 from codeq_cluster.schedules.zones import zone_rules
 
 log = logging.getLogger(__name__)
@@ -207,7 +208,7 @@ class ScheduleFirer:
     def _due_keys(self) -> list[bytes]:
         """Return the rows of some schedules that are due; tenants take turns."""
         now_ms = self._wall_ms()
-        found: list[bytes] = []
+        found: dict[bytes, None] = {}  # In order.
         reached: dict[str, bytes] = {}  # The last row of each tenant in this pass.
         while self._line and len(found) < FIRED_AT_ONCE:
             tenant = self._line.popleft()
@@ -215,6 +216,8 @@ class ScheduleFirer:
             _, end = keyspace.prefix_range(line_keys.fire_prefix(tenant))
             if tenant in reached:
                 start = reached[tenant] + b"\0"
+            else:
+                found |= dict.fromkeys(self._in_time(tenant, now_ms))
             keys = [key for key, _ in self._store.scan(start, end, FIRED_OF_TENANT + 1)]
             dues_ms = [line_keys.fire_parts(key)[1] for key in keys]
             if tenant not in reached:
@@ -229,8 +232,16 @@ class ScheduleFirer:
             else:
                 # Those that are due will have moved by the next look.
                 heappush(self._heap, (self._from_ms[tenant], tenant))
-            found += ripe[:FIRED_OF_TENANT]
-        return found
+            found |= dict.fromkeys(ripe[:FIRED_OF_TENANT])
+        return list(found)
+
+    def _in_time(self, tenant: str, now_ms: int) -> list[bytes]:
+        """Return the rows of some schedules that are due and in time, if others come before."""
+        since_ms = now_ms - IN_TIME_MS
+        if self._from_ms.get(tenant, since_ms) >= since_ms:
+            return []
+        start, end = (line_keys.fire_from(tenant, ms) for ms in (since_ms, now_ms + 1))
+        return [key for key, _ in self._store.scan(start, end, FIRED_OF_TENANT)]
 
     def _found(self, key: bytes) -> _Found:
         """Return the schedule that a row names, as it is stored, or why it cannot be read."""

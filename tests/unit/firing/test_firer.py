@@ -411,6 +411,33 @@ async def test_a_tenant_rests_after_a_step(stage: Stage, monkeypatch: pytest.Mon
     assert list(range(FIRED_MAX)) == stage.instants("many")
 
 
+async def test_backfills_of_a_tenant_do_not_delay_its_instants(stage: Stage) -> None:
+    """Its rate has a token for one run, and there are more backfills than a pass has room for."""
+    await stage.put("in-time")
+    fill_back = [_filling(f"past-{number:02}") for number in range(FIRED_AT_ONCE + 1)]
+    for each in fill_back:
+        await stage.put(each.id, replace(EVERY_MINUTE, timing=Timing(every="1h")))
+    waits_s = stage.waits_s["acme"] = [1, 0, 3600, 3600]
+    await stage.ask(*fill_back)
+
+    async def held() -> bool:
+        return len(waits_s) == 3
+
+    await until(held, what="a refused token")
+    stage.to_minute(0)
+    await stage.until_fired("in-time", 0)
+
+    assert 1 == len(stage.runs())
+
+
+def _filling(name: str) -> BackfillSchedule:
+    """Return the operation that lets an instant of the past fire."""
+    walk = Backfill(
+        name="b", done_ms=START_MS - 60 * MINUTE_MS, to_ms=START_MS, overlap=Overlap.ALLOW
+    )
+    return BackfillSchedule(request="b", tenant="acme", id=name, by="op", backfill=walk)
+
+
 @pytest.mark.parametrize("count", [3, FIRED_OF_TENANT + 4], ids=["few", "many"])
 async def test_over_the_budget_a_tenant_is_left_alone_for_a_while(tight: Stage, count: int) -> None:
     """Its instants stay due and fire when there is room; others go on meanwhile."""
