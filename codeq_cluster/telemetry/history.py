@@ -203,7 +203,10 @@ class History:
     def __init__(self, shards: Callable[[], Iterable[_Shard]], now_s: Callable[[], float]) -> None:
         self._shards = shards
         self._now_s = now_s
-        self.current = self._begun = int(now_s()) // FINE_S
+        self._begin(int(now_s()) // FINE_S)
+
+    def _begin(self, slot: int) -> None:
+        self.current = self._begun = slot
         self._queues = _Tracks[tuple[str, str]](QUEUES_MAX, lambda name: name[0])
         self._tenants = _Tracks[str](TENANTS_MAX, lambda tenant: tenant)
         self._all = _Track()
@@ -223,7 +226,9 @@ class History:
             await self.end_slots(int(self._now_s()) // FINE_S)
 
     async def end_slots(self, slot: int) -> None:
-        """End every slot before `slot`; does nothing if the clock went back."""
+        """End every slot before `slot`; begin there if the clock went back by over a minute."""
+        if slot < self.current - RATE_SLOTS:
+            self._begin(slot)  # Waiting would show old rates for as long as it went back.
         if slot <= self.current:
             return
         await self._look()

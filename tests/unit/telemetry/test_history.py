@@ -11,6 +11,7 @@ from codeq_cluster.telemetry.history import (
     COARSE_S,
     FINE_S,
     QUEUES_MAX,
+    RATE_SLOTS,
     SLOTS,
     TENANTS_MAX,
     Flow,
@@ -75,6 +76,20 @@ async def test_depths_are_those_at_the_end_of_a_slot_over_all_shards() -> None:
     assert [[11, 0], [22, 0], [33, 0], [44, 5]] == story.flows("acme").depths
     assert [[7, 0], [0, 0], [0, 0], [0, 0]] == story.flows("").depths
     assert [[18, 0], [22, 0], [33, 0], [44, 5]] == story.flows(None).depths
+
+
+async def test_a_clock_that_goes_back_keeps_no_old_rates() -> None:
+    """They would be shown, and new ones not, until the clock is there again."""
+    story = Story()
+    story.history.count("acme", "resize", Flow.CREATED)
+    await story.pass_by()
+    story.slot -= RATE_SLOTS + 1
+    await story.history.end_slots(story.slot)
+    story.history.count("acme", "render", Flow.CREATED)
+    await story.pass_by()
+
+    assert {"render": [1, 0, 0, 0]} == story.history.rates("acme")
+    assert story.slot == story.history.current
 
 
 async def test_a_page_gets_the_slots_it_has_not_got_and_no_unfinished_ones() -> None:
