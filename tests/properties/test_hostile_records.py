@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from codeq_cluster.api.http.errors import ApiError
-from codeq_cluster.api.routes.imports import checked
+from codeq_cluster.api.routes.imports import decoded, faults
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
 from codeq_cluster.broker.deadlines import deadline_in
@@ -311,9 +311,12 @@ def seen(world: Beside) -> list[object]:
 def read(body: bytes) -> Arrivals | str:
     """Return what the route reads in a body, or its refusal."""
     try:
-        return checked(body)
+        arrivals = decoded(body)
+        for _ in faults(arrivals):
+            pass
     except ApiError as refused:
         return f"{refused.status} {refused.code} {refused.text}"
+    return arrivals
 
 
 def sent(world: Beside, body: bytes) -> str:

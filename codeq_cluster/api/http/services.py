@@ -14,6 +14,7 @@ from codeq_cluster.api.http.waits import Waits
 from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Authenticator
 from codeq_cluster.backup.job import BackupJobs
+from codeq_cluster.broker.engine.reads import Reads
 from codeq_cluster.broker.feed.feed import Feed
 from codeq_cluster.broker.polls import Polls
 from codeq_cluster.broker.service import Broker
@@ -45,6 +46,7 @@ class CallerShares:
         bodies: The room for bodies, a share a tenant.
         previews: The schedules whose instants are computed, a share a tenant.
         imports: The parts of imports in memory, a share a tenant.
+        import_checks: The line of those whose records are checked.
         events: The watchers of tasks, a share a tenant.
     """
 
@@ -57,6 +59,7 @@ class CallerShares:
         self.bodies = Bodies(settings)
         self.previews = FairShares(_PREVIEWS_AT_ONCE, name="the room for previews")
         self.imports = FairShares(_IMPORTS_AT_ONCE, name="the room for imports")
+        self.import_checks = Reads(name="the line of imports")
         self.events = NestedShares(
             settings.limits.event_streams_max, name="the room for watchers of events"
         )

@@ -30,11 +30,14 @@ class Reads:
 
     Args:
         now_s: Monotonic seconds.
+        name: In refusals.
     """
 
-    def __init__(self, now_s: Callable[[], float] = _loop_s) -> None:
+    def __init__(
+        self, now_s: Callable[[], float] = _loop_s, *, name: str = "the line of reads"
+    ) -> None:
         self._now_s = now_s
-        self._line = FairTurns(1, name="the line of reads", now_s=now_s)
+        self._line = FairTurns(1, name=name, now_s=now_s)
 
     async def in_turn(self, tenant: str, read: Callable[[], Awaitable[_A]]) -> _A:
         """Read when it is the tenant's turn; raises Overloaded if that does not come in time."""

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from codeq_cluster.codec.arrivals import Arrivals
 from codeq_cluster.core import task_ids
 from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.items import Subscription, Topic
-from codeq_cluster.core.task import Result, State, Task
+from codeq_cluster.core.log_line import LogLine, line_id
+from codeq_cluster.core.task import Durable, More, Result, State, Task
 from codeq_cluster.settings import LimitSettings
 from tests.integration.http.client import Answer, Client, serving, single
 
@@ -123,6 +124,31 @@ async def test_a_huge_subscription_costs_neither_memory_nor_the_loop(tmp_path: P
     assert "sub huge: event_types: Expected `array` of length <= 100" in str(answers[0].error)
     assert grown < 64 * MIB, f"{grown / MIB:.0f} MiB more for bodies of {len(body) / MIB:.1f} MiB"
     assert slowest < 0.25
+
+
+async def test_a_part_with_many_rows_is_checked_by_the_loop_in_its_turns(tmp_path: Path) -> None:
+    """A thread that checks it for long takes the interpreter from the loop at each of its steps."""
+    arrivals = [_logged(lines=200) for _ in range(255)]
+    arrivals.append(replace(arrivals[0], payload="{"))
+    async with serving(single(tmp_path, LimitSettings())) as node:
+        await sent(node, Arrivals())
+        before_s = time.process_time() - time.thread_time()
+        answer = await sent(node, Arrivals(tuple(arrivals)))
+        in_threads_s = time.process_time() - time.thread_time() - before_s
+
+    assert (400, "invalid-body") == (answer.status, answer.json["code"])
+    assert in_threads_s < 0.12
+
+
+def _logged(*, lines: int) -> Arrival:
+    """Return a finished task with so many lines in its log."""
+    arrival = ended_now(more=More(durable=Durable(lines=lines, line_bytes=lines, logged=lines)))
+    task_id, at_ms = arrival.task.id, arrival.task.created_ms
+    log = (
+        LogLine(tenant="acme", id=line_id(task_id, n), at_ms=at_ms, attempt=1, text="x")
+        for n in range(1, lines + 1)
+    )
+    return replace(arrival, beside=tuple(log))
 
 
 async def test_an_item_that_is_there_twice_is_taken_once(tmp_path: Path) -> None:
