@@ -25,6 +25,7 @@ from codeq_cluster.core.unique import Holder, scope_of, unique_of
 
 AHEAD_MAX = 10_000  # Tasks counted ahead of a task; more would not help an operator.
 RUNNING_MAX = 1000  # Tasks of a queue in progress that are looked at for one of a key.
+BEHIND_S = 5  # More than the clock of a machine is corrected by as it runs.
 _PAGE = 100  # Of those, read at once; it divides the bound.
 
 
@@ -67,7 +68,19 @@ def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
         facts = replace(facts, waits_for=_waits_for(state, task))
     elif task.state is State.HELD:
         facts = replace(facts, **_keys(state, task))
-    return explain(task, facts)
+    return _with_clock(explain(task, facts), facts.now_ms, wall_ms=setup.clock.wall_ms())
+
+
+def _with_clock(found: Explanation, now_ms: int, *, wall_ms: int) -> Explanation:
+    """Say so if what a task waits for is over by the wall clock, and not by the shard's."""
+    behind_s = (wall_ms - now_ms) // 1000
+    if behind_s < BEHIND_S or not 0 < found.until_ms <= wall_ms:
+        return found
+    text = (
+        f"{found.text}; the clock of its shard is {behind_s} s behind that of its leader's "
+        "machine: transfer the leadership"
+    )
+    return replace(found, text=text)
 
 
 def _waits_for(state: EngineState, task: Task) -> tuple[Dependency, ...]:

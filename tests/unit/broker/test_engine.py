@@ -321,6 +321,23 @@ async def test_a_task_is_explained_by_the_clock_that_decides(shard: Shard) -> No
     assert isinstance(answer, Explained)
     assert answer.explanation is not None
     assert Reason.RUNNING is answer.explanation.reason
+    assert "is 3600 s behind" in answer.explanation.text
+
+
+@pytest.mark.parametrize(("jump_ms", "delay_ms"), [(4_000, 1_000), (59_000, 60_000)])
+async def test_a_difference_of_clocks_that_is_small_or_decides_nothing_is_not_told(
+    shard: Shard, jump_ms: int, delay_ms: int
+) -> None:
+    """It would only confuse."""
+    await shard.engine.operate([create("t1", delay_ms=delay_ms)])
+    shard.clock.wall += jump_ms
+
+    answer = await shard.engine.answer(Explain(tenant="acme", id="t1"))
+
+    assert isinstance(answer, Explained)
+    assert answer.explanation is not None
+    assert Reason.SCHEDULED is answer.explanation.reason
+    assert "its start time has not come" == answer.explanation.text
 
 
 async def test_time_never_runs_backwards_over_a_change_of_leader() -> None:
