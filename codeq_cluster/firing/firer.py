@@ -115,7 +115,8 @@ class ScheduleFirer:
         self._heap: list[tuple[int, str]] = []
         self._line: deque[str] = deque()  # Tenants whose schedules may be due.
         self._timer = EarliestTimer(self._look)
-        self._held_ms: dict[str, int] = {}  # Until when a tenant is left alone.
+        # From when until when a tenant is left alone; before, the clock has gone back.
+        self._held_ms: dict[str, tuple[int, int]] = {}
         self._resting: set[str] = set()  # Tenants after a step.
         self._passing = False
         self._stopped = False
@@ -169,10 +170,10 @@ class ScheduleFirer:
         now_ms = self._wall_ms()
         while self._heap and self._heap[0][0] <= now_ms:
             _, tenant = heappop(self._heap)
-            held_ms = self._held_ms.pop(tenant, 0)
-            if held_ms > now_ms:
-                self._held_ms[tenant] = held_ms
-                heappush(self._heap, (held_ms, tenant))
+            since_ms, until_ms = self._held_ms.pop(tenant, (0, 0))
+            if since_ms <= now_ms < until_ms:
+                self._held_ms[tenant] = since_ms, until_ms
+                heappush(self._heap, (until_ms, tenant))
             elif tenant in self._from_ms and not (tenant in self._resting or tenant in self._line):
                 self._line.append(tenant)
         if self._line:
@@ -323,8 +324,9 @@ class ScheduleFirer:
 
     def _hold(self, tenant: str, span_ms: int) -> None:
         """Leave a tenant alone for a while."""
-        self._held_ms[tenant] = until_ms = self._wall_ms() + span_ms
-        heappush(self._heap, (until_ms, tenant))
+        now_ms = self._wall_ms()
+        self._held_ms[tenant] = now_ms, now_ms + span_ms
+        heappush(self._heap, (now_ms + span_ms, tenant))
         self._leave(tenant)
 
     def _leave(self, tenant: str) -> None:

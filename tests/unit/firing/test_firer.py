@@ -417,7 +417,7 @@ async def test_backfills_of_a_tenant_do_not_delay_its_instants(stage: Stage) -> 
     fill_back = [_filling(f"past-{number:02}") for number in range(FIRED_AT_ONCE + 1)]
     for each in fill_back:
         await stage.put(each.id, replace(EVERY_MINUTE, timing=Timing(every="1h")))
-    waits_s = stage.waits_s["acme"] = [1, 0, 3600, 3600]
+    waits_s = stage.waits_s["acme"] = [1.0, 0.0, 3600.0, 3600.0]
     await stage.ask(*fill_back)
 
     async def held() -> bool:
@@ -493,6 +493,24 @@ async def test_beyond_the_rate_of_its_creates_a_tenant_waits_as_long_as_it_is_to
 
     assert 0 == early
     assert [] == stage.waits_s["fast"]
+
+
+async def test_a_clock_that_goes_back_lets_a_tenant_wait_no_longer(stage: Stage) -> None:
+    """It waits for a token of its rate when the clock, which was an hour ahead, is set right."""
+    waits_s = stage.waits_s["acme"] = [1.0]
+    await stage.put("ahead")
+    stage.to_minute(0)
+
+    async def waits() -> bool:
+        return not waits_s
+
+    await until(waits, what="a refused token")
+    stage.shard.clock.pass_ms(-60 * MINUTE_MS)
+    await stage.put("new")
+    stage.to_minute(-59)
+    await stage.until_fired("new", -59)
+
+    assert [] == stage.instants("ahead")
 
 
 async def test_schedules_that_are_due_together_fire_one_by_one_as_tokens_come(
