@@ -19,7 +19,7 @@ from codeq_cluster.cli.support.progress import bar
 from codeq_cluster.cli.support.target import Caller, ca_of, token_for, urls_of
 from codeq_cluster.cli.support.watching import asked_to_end
 from codeq_cluster.cli.work.bench_load import Bench, BenchLoad, Figures
-from codeq_cluster.cli.work.load_flags import Number, add_load_flags, check_numbers
+from codeq_cluster.cli.work.load_flags import Number, add_load_flags, check_empty, check_numbers
 from codeq_cluster.client import Client, Leases
 
 _NUMBERS = {
@@ -67,6 +67,8 @@ async def _bench(client: Client, options: argparse.Namespace) -> Exit:
             shown.stands_at(min(time.monotonic() - began_s, options.seconds), words)
 
         async with leases, asked_to_end(keys=False) as asked:
+            if options.queue:
+                await check_empty(load.queue, leases, options)
             figures = await Bench(client, leases, load, on_progress=on_progress).run()
     if asked.exit is not None:
         note(f"interrupted: the tasks in queue {load.queue} are cancelled")

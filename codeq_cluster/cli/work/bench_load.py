@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 
+from codeq_cluster.cli.work.load_flags import tasks_of_others
 from codeq_cluster.cli.work.whole_creates import CLEAN_S_MAX, WholeCreates
 from codeq_cluster.client import (
     Client,
@@ -121,6 +123,7 @@ class Bench:
         self._creates = WholeCreates()
         # By task: when it was completed, if its create is not answered yet.
         self._early: dict[str, float] = {}
+        self._others: list[TaskRecord] = []  # Tasks that somebody else has created.
         self._room = asyncio.Semaphore(_WAITING_MAX * load.in_flight * load.batch)
         self._over = False
         self._is_enough = False
@@ -129,7 +132,7 @@ class Bench:
         """Create for the set time, complete the rest, cancel leftovers; return the figures.
 
         Raises:
-            CodeqError: A token is refused, or nearly every request fails.
+            CodeqError: A token is refused, nearly every request fails, or others have tasks here.
         """
         began_s = time.monotonic()
         try:
@@ -224,6 +227,10 @@ class Bench:
                 self._figures.failed(error)
                 await asyncio.sleep(_LOOK_S)
                 continue
+            others = [each for each in tasks if each.payload != f'"{self._load.payload}"']
+            if others:
+                self._others += others
+                raise tasks_of_others(self._load.queue, others[0].id)
             await asyncio.gather(*(self._complete(task) for task in tasks))
 
     async def _complete(self, task: TaskRecord) -> None:
@@ -241,17 +248,17 @@ class Bench:
             self._ended(began_s, time.monotonic())
 
     async def _clean(self) -> None:
-        """Cancel the remaining tasks: no worker would ever take them."""
-        if not self._open:
-            return
+        """Cancel the remaining tasks, which no worker would ever take; return those of others."""
         many = asyncio.Semaphore(self._load.in_flight)
 
-        async def cancel(task_id: str) -> None:
+        async def let_go(request: Callable[[], Awaitable[object]]) -> None:
             async with many:
                 with suppress(Refused, Unreachable):  # Tasks that are left are counted in any case.
-                    await self._client.cancel(task_id)
+                    await request()
 
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLEAN_S_MAX), asyncio.TaskGroup() as cancelling:
+            async with asyncio.timeout(CLEAN_S_MAX), asyncio.TaskGroup() as cleaning:
+                for task in self._others:
+                    cleaning.create_task(let_go(partial(self._leases.abandon, task)))
                 for task_id in self._open:
-                    cancelling.create_task(cancel(task_id))
+                    cleaning.create_task(let_go(partial(self._client.cancel, task_id)))

@@ -20,7 +20,7 @@ from codeq_cluster.cli.support.output import document, note
 from codeq_cluster.cli.support.progress import bar
 from codeq_cluster.cli.support.target import Caller, ca_of, token_for, token_of, urls_of
 from codeq_cluster.cli.support.watching import asked_to_end
-from codeq_cluster.cli.work.load_flags import Number, add_load_flags, check_numbers
+from codeq_cluster.cli.work.load_flags import Number, add_load_flags, check_empty, check_numbers
 from codeq_cluster.cli.work.verify_checks import judge
 from codeq_cluster.cli.work.verify_load import DRAIN_S_MIN, Tried, Verification, VerifyLoad
 from codeq_cluster.client import Client, Leases
@@ -70,6 +70,8 @@ async def _verify(client: Client, options: argparse.Namespace) -> Exit:
         workers = [
             await opened.enter_async_context(each) for each in _each(Leases, worker, options)
         ]
+        if options.queue:
+            await check_empty(load.queue, workers[0], options)
         with bar("verifying", load.tasks, what="tasks") as shown:
 
             def on_progress(tried: Tried) -> None:

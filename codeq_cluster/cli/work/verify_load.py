@@ -14,10 +14,11 @@ from uuid import uuid4
 
 from msgspec import Raw
 
+from codeq_cluster.cli.work.load_flags import tasks_of_others, workers_of_others
 from codeq_cluster.cli.work.verify_checks import Act, Delivery, Story, Verb
 from codeq_cluster.cli.work.whole_creates import CLEAN_S_MAX, WholeCreates
 from codeq_cluster.client import Client, Leases, NotFinished, Refused, TaskRecord, Unreachable
-from codeq_cluster.errors import CodeqError, first_of
+from codeq_cluster.errors import first_of
 
 LEASE_S = 3
 
@@ -106,6 +107,7 @@ class Verification:
         self._open: set[str] = set()  # Payloads of tasks that are not known to have ended.
         self._creates = WholeCreates()
         self._lost: dict[str, tuple[TaskRecord, Delivery]] = {}  # By id; their workers come late.
+        self._strangers: Counter[str] = Counter()  # Tasks that other workers got, by worker.
         self._asked = 0
         self._ends_s = 0.0
         self._random = random.Random(self._run)  # noqa: S311 (draws work, and keeps no secret)
@@ -114,7 +116,7 @@ class Verification:
         """Create, wait until all have ended, read each task, cancel what is left.
 
         Raises:
-            CodeqError: A token or a create is refused, or the queue has tasks of others.
+            CodeqError: A token or a create is refused, or others have tasks or workers here.
         """
         self._ends_s = time.monotonic() + self._load.seconds
         try:
@@ -138,6 +140,10 @@ class Verification:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._load.drain_s + len(made) * _READ_S):
                 await self._in_turn(self._read, made)
+        if self._strangers:
+            [(worker, _)] = self._strangers.most_common(1)
+            got = self._strangers.total()
+            raise workers_of_others(self._load.queue, worker, got)
         return self._tried
 
     async def _create(self) -> None:
@@ -175,7 +181,10 @@ class Verification:
             claimed: Sequence[TaskRecord] | None = None
             with self._asking("claim"):
                 claimed = await self._worker().claim(
-                    [self._load.queue], lease_s=LEASE_S, wait_s=_CLAIM_WAIT_S
+                    [self._load.queue],
+                    lease_s=LEASE_S,
+                    wait_s=_CLAIM_WAIT_S,
+                    worker_name=self._run,
                 )
             told_s = time.monotonic()
             if claimed is None:
@@ -206,10 +215,7 @@ class Verification:
         for each in self._tried.stories:
             if task.id in each.ids:
                 return each
-        raise CodeqError(
-            f"queue {self._load.queue} has tasks of others ({task.id}), which come back when their "
-            "leases end; name an empty queue that nobody else works on"
-        )
+        raise tasks_of_others(self._load.queue, task.id)
 
     async def _come_late(self, task_id: str) -> None:
         """Send the result of the worker that has lost this task, now that another has it."""
@@ -276,9 +282,10 @@ class Verification:
         return noted
 
     async def _read(self, story: Story) -> None:
+        client = self._random.choice(self._clients)
         with self._asking("read"):
             try:
-                ended = await self._random.choice(self._clients).wait(story.ids[0], timeout_s=0)
+                ended = await client.wait(story.ids[0], timeout_s=0)
             except NotFinished:
                 return
             except Refused as error:
@@ -286,6 +293,10 @@ class Verification:
                 raise
             story.status = ended.record.status
             story.content = ended.text.decode() or ended.error
+            if story.content not in {act.content for act in story.acts}:
+                for last in (await client.task(story.ids[0])).history[-1:]:
+                    if last.worker_name != self._run:
+                        self._strangers[last.worker_name or last.worker] += 1
 
     @contextmanager
     def _asking(self, kind: str, *, may_be_refused: bool = True) -> Iterator[None]:

@@ -71,21 +71,6 @@ def test_a_run_that_sees_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> 
     assert "try more --tasks" in said.err
 
 
-def test_a_queue_with_tasks_of_others_is_refused(
-    broker: LocalBroker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Their task comes back, and the error says what to do."""
-    with broker.sync_client() as client:
-        other = client.create("busy", {"of": "others"})
-        code = main(["verify", "--tasks", "1", "--queue", "busy", *SHORT])
-        broker.advance(seconds=5)
-        left = client.task(other.id)
-
-    assert 1 == code
-    assert "name an empty queue that nobody else works on" in capsys.readouterr().err
-    assert "PENDING" == left.status
-
-
 def test_a_refused_create_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing would be tried, and each promise called unknown without the reason."""
     code = main(["verify", "--tasks", "1", "--queue", "no queue", *SHORT])
