@@ -277,3 +277,12 @@ async def test_the_health_check_finds_a_node_over_tls(tmp_path: Path) -> None:
     assert ("CMD", "python3") == (kind, program)
     assert 0 == found
     assert missed != 0
+
+
+def test_every_command_of_the_page_means_the_same_project() -> None:
+    """Another project has other volumes, and asks for ports that are taken."""
+    page = (_ROOT / "deploy" / "README.md").read_text()
+    example = (_ROOT / ".env.example").read_text()
+    [project] = re.findall(r"^COMPOSE_PROJECT_NAME=(.+)$", example, re.MULTILINE)
+
+    assert {project} == set(re.findall(r"docker compose -p (\S+)", page))

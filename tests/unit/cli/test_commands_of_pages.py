@@ -123,7 +123,7 @@ _HELD = {
             f"{_DEPLOY}_compose.py",
             "test_each_node_starts_with_what_its_container_gets",
         ),
-        "docker compose --profile obs": (
+        "docker compose up -d prometheus grafana": (
             f"{_DEPLOY}_compose.py",
             "test_what_watches_the_nodes_is_there_when_it_is_asked_for",
         ),
