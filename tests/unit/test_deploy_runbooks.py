@@ -57,6 +57,19 @@ def test_every_deployment_has_the_functions_that_runbooks_call() -> None:
     assert 6 == len(_bash(variables + '\nprintf "%s\\n" "${NODES[@]}"').splitlines())
 
 
+def test_a_machine_of_systemd_finds_the_program_where_the_page_installs_it() -> None:
+    """A shell of root has no such directory in its PATH, and keeps its own."""
+    page = (DIRECTORY / "README.md").read_text()
+    [systemd] = [each.body for each in blocks(page) if "systemctl" in each.body]
+    unit = (DIRECTORY.parents[1] / "deploy/systemd/codeq-cluster.service").read_text()
+    [program] = re.findall(r"^ExecStart=(\S+)/codeq-cluster ", unit, re.MULTILINE)
+    machine = 'ssh() { shift; bash -c "$*"; }\nsudo() { env "$@"; }\nexport -f sudo\n'
+    said = _bash(f"{machine}{systemd}\non_node n1 'echo \"$PATH $DATA\"'")
+
+    assert said.startswith(f"{program}:/")
+    assert said.endswith(" /var/lib/codeq-cluster\n")
+
+
 def _bash(script: str) -> str:
     """Run a script that must succeed, and return what it printed."""
     return subprocess.run(
