@@ -31,6 +31,8 @@ _USUAL: Mapping[str, str] = {
     "forbidden": "403: the token is valid but does not allow this.",
     "invalid-consistency": "400: `?consistency=` on a route without stale reads, "
     "or with a value other than `linearizable` and `stale`.",
+    "unknown-name": "400: the query, or a body that selects, has a name that the route does not "
+    "know, such as a misspelt `dryRun`. Nothing was done.",
     "invalid-body": "400: the body is not JSON, or a field has the wrong type.",
     "body-too-large": "413: the body is too large; the message names the limit.",
     "request-timeout": "408: the body did not arrive in time.",

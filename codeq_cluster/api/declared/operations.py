@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeVar
 
@@ -80,6 +80,11 @@ class Operation(Route):
             yield from self.body.refusals(settings)
 
 
+def _queries(parameters: Iterable[Parameter]) -> dict[str, bool]:
+    """Return the parameters of a query by name, and whether they may be repeated."""
+    return {each.name: each.repeats for each in parameters if each.place == "query"}
+
+
 class Routes:
     """The routes of one feature, in the order of their declaration.
 
@@ -136,6 +141,7 @@ class Routes:
                 large,
                 stale,
                 whole,
+                None if (access or self._access) is Access.OPEN else _queries(parameters),
                 feature=self._feature,
                 about=self._about,
                 answers=answers,

@@ -29,6 +29,11 @@ class Parameter:
     required: bool
     refusals: tuple[ApiError, ...]
 
+    @property
+    def repeats(self) -> bool:
+        """Return whether it may be there several times."""
+        return self.schema["type"] == "array"
+
     def flag(self, call: Call) -> bool:
         """Return a flag; an empty value does not mean false: it may guard a deletion.
 
@@ -71,6 +76,11 @@ def query(
     return Parameter(
         name, "query", text, schema, required, refusals or usual.get(str(schema["type"]), ())
     )
+
+
+def several(name: str, text: str, *refusals: ApiError) -> Parameter:
+    """Return a query parameter that is a text, and may be repeated."""
+    return query(name, text, *refusals, type="array", items={"type": "string"})
 
 
 def whole(name: str, text: str, *, least: int, most: int, **schema: object) -> Whole:

@@ -9,7 +9,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -29,7 +30,7 @@ from codeq_cluster.api.http.errors import (
     from_access,
     from_failure,
 )
-from codeq_cluster.api.http.refusals import NEVER_STALE
+from codeq_cluster.api.http.refusals import NEVER_STALE, repeated, unknown_name
 from codeq_cluster.api.http.services import Services
 from codeq_cluster.api.http.strangers import BODY_BYTES_MAX, Strangers
 from codeq_cluster.api.http.whole_requests import Whole
@@ -76,6 +77,8 @@ class Route:
         stale: The caller may ask for a read from the local replica.
         whole: Its requests are read without aiohttp when they arrive in one piece. Such a route
             takes a body, returns an `HttpAnswer` and needs nothing else of aiohttp's request.
+        queries: Names of the parameters in its query, and whether they may be repeated; None if
+            others are ignored.
     """
 
     method: str
@@ -87,6 +90,7 @@ class Route:
     large: bool = False
     stale: bool = False
     whole: bool = False
+    queries: Mapping[str, bool] | None = None
 
 
 def wrapped(route: Route, services: Services, admit: Admitting | None = None) -> LibraryHandler:
@@ -151,8 +155,8 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
                     turns.end(task)
             else:
                 identity = await admitted(asked)
-                if asked.query_string and not route.stale:
-                    _refuse_consistency(asked)
+                if asked.query_string:
+                    _check_query(asked, route)
                 response = await handler(Call(asked, services, identity, "", request_id))
             status = response.status
         except ConnectionError:
@@ -371,10 +375,21 @@ def error_answer(error: ApiError, request_id: str) -> HttpAnswer[Envelope]:
     )
 
 
-def _refuse_consistency(request: web.Request) -> None:
-    """Refuse any consistency but linearizable, because the route would silently ignore it."""
-    if request.query.get(CONSISTENCY, "") not in ("", LINEARIZABLE):
+def _check_query(request: web.Request, route: Route) -> None:
+    """Refuse what the route would silently ignore, such as a misspelt `dryRun`.
+
+    Every route may be asked for linearizable reads.
+    """
+    asked, known = request.query, route.queries
+    if not route.stale and asked.get(CONSISTENCY, "") not in ("", LINEARIZABLE):
         raise NEVER_STALE
+    if known is None:
+        return
+    for name, times in Counter(name for name, _ in asked.items()).items():
+        if name not in known and name != CONSISTENCY:
+            raise unknown_name(name, tuple(known))
+        if times > 1 and not known.get(name):
+            raise repeated(name)
 
 
 def _answer(refused: ApiError | AccessRefused | CodeqError) -> ApiError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
@@ -70,6 +70,17 @@ def too_many(name: str, most: int) -> ApiError:
 def no_integer(name: str) -> ApiError:
     """Return the error for a text of the query that is not an integer."""
     return bad_request(f"invalid '{name}' (use an integer)", "invalid-query")
+
+
+def unknown_name(name: str, known: Sequence[str]) -> ApiError:
+    """Return the error for an unknown selector or parameter, which would select too much."""
+    use = f"use {', '.join(known)}" if known else "the query of this route has no parameters"
+    return bad_request(f"invalid '{name[:64]}' (unknown: {use})", "unknown-name")
+
+
+def repeated(name: str) -> ApiError:
+    """Return the error for a parameter of the query that is there more than once."""
+    return bad_request(f"invalid '{name}' (give it once)", "invalid-query")
 
 
 def no_flag(name: str) -> ApiError:

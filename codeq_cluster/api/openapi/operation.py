@@ -26,7 +26,13 @@ from codeq_cluster.api.http.errors import (
     invalid_body,
 )
 from codeq_cluster.api.http.middleware import Handler
-from codeq_cluster.api.http.refusals import NEVER_STALE, STALLED, body_too_large
+from codeq_cluster.api.http.refusals import (
+    NEVER_STALE,
+    STALLED,
+    body_too_large,
+    repeated,
+    unknown_name,
+)
 from codeq_cluster.auth import Access, AccessRefused, Role
 from codeq_cluster.auth.identity import NO_TENANT_DATA, PAGE_ALONE, lacks
 from codeq_cluster.errors import MethodUnknown, NoLeader, OutcomeUnknown, Overloaded
@@ -152,6 +158,9 @@ def _usual_errors(route: Operation, settings: NodeSettings) -> Iterable[ApiError
     if route.access is not Access.OPEN:
         yield from map(from_access, _REFUSED)
         yield auth_unavailable()
+        queries = route.queries or {}
+        yield unknown_name("unknown", tuple(queries))
+        yield from [repeated(name) for name, may_repeat in queries.items() if not may_repeat][:1]
     match route.access:
         case Access.PRODUCER | Access.TENANT:
             yield from_access(AccessRefused(403, NO_TENANT_DATA))

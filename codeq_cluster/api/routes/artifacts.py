@@ -22,7 +22,8 @@ from codeq_cluster.api.http.answer import HEADERS, HttpAnswer, reply
 from codeq_cluster.api.http.bodies import pieces
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, invalid_body
-from codeq_cluster.api.http.refusals import INVALID_CONSISTENCY, STALLED, TASK_NOT_FOUND
+from codeq_cluster.api.http.refusals import STALLED, TASK_NOT_FOUND
+from codeq_cluster.api.routes.reads import CONSISTENCY
 from codeq_cluster.api.routes.results import (
     INVALID_NAME,
     NOT_CONFIGURED,
@@ -87,13 +88,15 @@ _CONTENT_HEADERS = {
     "Content-Security-Policy": "Keeps browsers from running the content.",
 }
 _ANY_TYPE = "*/*"  # The one that came with the artifact.
-_UNCHANGED = Answer("The caller's copy is current.", status=304)
+_UNCHANGED = Answer(
+    "The caller's copy is current.", status=304, headers={"ETag": _CONTENT_HEADERS["ETag"]}
+)
+_PART_HEADERS = {**_CONTENT_HEADERS, "Content-Range": "First and last byte, and the size."}
 _CONDITIONS = tuple(
     header(name, "RFC 9110.") for name in ("If-Match", "If-None-Match", "Range", "If-Range")
 )
 _REFUSED = (
     INVALID_NAME,
-    INVALID_CONSISTENCY,
     ARTIFACT_NOT_FOUND,
     precondition_failed({"ETag": _ETAG}),
     STORE_FAILED,
@@ -169,9 +172,9 @@ async def upload(call: Call) -> HttpAnswer[UploadView]:
     "GET",
     "/tasks/{id}/artifacts/{upload}/{artifact}",
     Answer("The artifact.", media=_ANY_TYPE, headers=_CONTENT_HEADERS),
-    Answer("The range.", status=206, media=_ANY_TYPE, headers=_CONTENT_HEADERS),
+    Answer("The range.", status=206, media=_ANY_TYPE, headers=_PART_HEADERS),
     _UNCHANGED,
-    parameters=_CONDITIONS,
+    parameters=(CONSISTENCY, *_CONDITIONS),
     errors=(*_REFUSED, no_such_range({"Content-Range": "bytes */20480"})),
     stale=True,
 )
@@ -194,7 +197,7 @@ async def download(call: Call) -> web.StreamResponse:
     "/tasks/{id}/artifacts/{upload}/{artifact}",
     Answer("The artifact is there.", media="", headers=_CONTENT_HEADERS),
     _UNCHANGED,
-    parameters=_CONDITIONS[:2],
+    parameters=(CONSISTENCY, *_CONDITIONS[:2]),
     errors=_REFUSED,
     stale=True,
 )

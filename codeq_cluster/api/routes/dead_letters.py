@@ -13,8 +13,8 @@ from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
 from codeq_cluster.api.declared.parameters import query, whole
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
-from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection
-from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND, too_many
+from codeq_cluster.api.http.errors import bad_request, from_rejection
+from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND, too_many, unknown_name
 from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, caller, kind_of, listed_tasks
 from codeq_cluster.api.routes.revising import (
     NO_PATCH,
@@ -102,12 +102,6 @@ class RequeueBody(SelectionBody):
         "JSON that replaces the payload of the only task that `ids` names; null keeps it.",
         refused=(PAYLOAD_OF_ONE, lambda node: payload_too_large(node.limits)),
     )
-
-
-def unknown_name(name: str, known: Sequence[str]) -> ApiError:
-    """Return the error for an unknown selector, which would otherwise select everything."""
-    shown = f"invalid '{name[:64]}' (unknown: use {', '.join(known)})"
-    return bad_request(shown, "unknown-name")
 
 
 _SELECTION = Schema(SelectionBody, unknown=unknown_name)
@@ -379,9 +373,6 @@ def _one(call: Call) -> _Wanted:
 def _selected(call: Call, body: SelectionBody) -> _Wanted:
     """Read the selection from the body and, for fields it lacks, from the query."""
     queue, asked = call.command().lower(), call.request.query
-    unknown = next((name for name in asked if name not in _SELECTION.names), None)
-    if unknown is not None:
-        raise unknown_name(unknown, _SELECTION.names)
     ids = body.ids
     if ids is None and "ids" in asked:
         ids = [each for each in asked["ids"].split(",") if each]

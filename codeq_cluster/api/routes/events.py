@@ -11,7 +11,7 @@ from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
 from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
-from codeq_cluster.api.declared.parameters import header, query
+from codeq_cluster.api.declared.parameters import header, query, several
 from codeq_cluster.api.declared.wide import Int64
 from codeq_cluster.api.http.answer import HEADERS, HttpAnswer, encode
 from codeq_cluster.api.http.call import Call, is_task_id
@@ -123,7 +123,7 @@ _CURSOR = "mQHNBLfO2Kk0gc0EuM4ZGrlj"
             NOT_ALLOWED,
             pattern=COMMAND_SCHEMA["pattern"],
         ),
-        query(
+        several(
             "tag",
             "Only tasks with this tag, as `name:value`; may be repeated, for tasks that have all "
             "of them.",

@@ -13,8 +13,7 @@ from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import from_failure
-from codeq_cluster.api.http.refusals import INVALID_COMMAND
-from codeq_cluster.api.routes.dead_letters import unknown_name
+from codeq_cluster.api.http.refusals import INVALID_COMMAND, unknown_name
 from codeq_cluster.api.routes.listing import PAGE, asked_page, caller
 from codeq_cluster.api.routes.task_views import COMMAND
 from codeq_cluster.auth import Access

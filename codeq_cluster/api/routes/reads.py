@@ -37,7 +37,7 @@ PREFIX = re.compile(r"[A-Za-z0-9_:-]{8,128}")
 INVALID_PREFIX = bad_request(
     "invalid 'idPrefix' (use at least 8 characters of an id)", "bad-prefix"
 )
-_CONSISTENCY = query(
+CONSISTENCY = query(
     "consistency",
     "`stale` reads this node's replica at once, however far behind it is.",
     INVALID_CONSISTENCY,
@@ -98,7 +98,7 @@ async def ids(call: Call) -> HttpAnswer[TaskIds]:
     "GET",
     "/tasks/{id}",
     Answer("The task.", FINISHED, headers=_APPLIED_INDEX),
-    parameters=(_CONSISTENCY,),
+    parameters=(CONSISTENCY,),
     errors=(NO_TASK,),
     stale=True,
 )
@@ -124,7 +124,7 @@ async def task(call: Call) -> HttpAnswer[TaskView]:
             type="integer",
             default=0,
         ),
-        _CONSISTENCY,
+        CONSISTENCY,
     ),
     errors=(TASK_NOT_FOUND, result_not_found({})),
     stale=True,

@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field, json_text
 from codeq_cluster.api.declared.operations import Answer, Routes
-from codeq_cluster.api.declared.parameters import query
+from codeq_cluster.api.declared.parameters import several
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request, from_rejection
@@ -47,7 +47,7 @@ _BOUNDS = (
 )
 _TOO_MANY = from_rejection(Rejected(Rejection.TOO_MANY_TAGS, str(TAGS_MAX)))
 
-TAG = query(
+TAG = several(
     "tag",
     "Only tasks with this tag, as `name:value`, the newest first; may be repeated, for tasks that "
     "have all of them.",

@@ -617,7 +617,7 @@ async def test_no_route_answers_a_stale_read_with_another(node: Client, route: R
 
 async def test_a_route_without_stale_reads_can_be_asked_for_what_it_has(node: Client) -> None:
     """Asking for the consistency that the route has anyway is allowed."""
-    answers = [await node.get(f"admin/queues?{said}=") for said in ("consistency", "x")]
+    answers = [await node.get(f"admin/queues?{said}=") for said in ("consistency", "limit")]
     answers.append(await node.get("admin/queues?consistency=linearizable"))
 
     assert [200] * 3 == [answer.status for answer in answers]
@@ -632,13 +632,15 @@ async def test_a_route_without_stale_reads_can_be_asked_for_what_it_has(node: Cl
         ("waitSeconds=0", 404, "result not found"),
         ("consistency=odd", 400, "invalid 'consistency' (use linearizable or stale)"),
         ("consistency=stale", 404, "result not found"),
-        ("%FF=%00&&&=", 404, "result not found"),
+        ("&&&", 404, "result not found"),
+        ("wait=30", 400, "invalid 'wait' (unknown: use waitSeconds, consistency)"),
+        ("waitSeconds=0&waitSeconds=30", 400, "invalid 'waitSeconds' (give it once)"),
     ],
 )
 async def test_a_query_that_says_nothing_sensible_is_refused(
     node: Client, query: str, status: int, text: str
 ) -> None:
-    """Only values of known parameters are refused; unknown parameters are ignored."""
+    """A parameter that is unknown, or there twice, would be ignored without a word."""
     task_id = await node.create("queried")
     answer = await node.get(f"tasks/{task_id}/result?{query}")
 

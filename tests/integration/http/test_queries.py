@@ -1,0 +1,41 @@
+"""Queries: what a request says in its query is understood, or refused, and never ignored."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.http.client import Client
+from tests.integration.http.operating import delete, died
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_dry_run_that_the_route_does_not_know_changes_nothing(node: Client) -> None:
+    """A purge takes `dryRun` in its body; in its query it would purge."""
+    waiting = await node.create("dry-purge")
+    purge = await node.post("admin/queues/dry-purge/purge?dryRun=true", b"")
+    letter = await died(node, "dry-letter")
+    path = f"admin/queues/dry-letter/dlq/{letter}"
+    misspelt = await delete(node, f"{path}?dryrun=true")
+
+    assert (400, "unknown-name") == (purge.status, purge.json["code"])
+    assert "invalid 'dryRun' (unknown: the query of this route has no parameters)" == purge.error
+    assert "PENDING" == (await node.get(f"tasks/{waiting}")).json["status"]
+    assert (400, "invalid 'dryrun' (unknown: use dryRun)") == (misspelt.status, misspelt.error)
+    assert 200 == (await node.get(path)).status
+
+
+async def test_open_routes_ignore_what_probes_add(node: Client) -> None:
+    """Probes and scrapers may add parameters that they cannot leave out."""
+    answers = [await node.send("GET", f"/{path}?verbose=1", b"") for path in ("healthz", "readyz")]
+
+    assert [200, 200] == [answer.status for answer in answers]
+
+
+async def test_a_tag_may_be_repeated_and_a_filter_may_not(node: Client) -> None:
+    """The second of two filters would be ignored."""
+    tags = await node.get("admin/tasks?tag=a:b&tag=c:d")
+    kinds = await node.get("events?kinds=completed&kinds=dead")
+
+    assert 200 == tags.status
+    assert (400, "invalid 'kinds' (give it once)") == (kinds.status, kinds.error)
