@@ -23,6 +23,8 @@ from codeq_cluster.api.http.refusals import (
 from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.api.routes.tags import INVALID_TAG, INVALID_TAGS, named_tags
 from codeq_cluster.api.routes.task_lists import (
+    AFTER,
+    BEFORE,
     INVALID_CREATED,
     INVALID_GROUP,
     INVALID_SCHEDULE,
@@ -110,12 +112,12 @@ class SelectBody(Body):
     created_after: str | None = field(
         "Only tasks created at this instant or later; RFC 3339.",
         format="date-time",
-        refused=(INVALID_CREATED,),
+        refused=(INVALID_CREATED[AFTER],),
     )
     created_before: str | None = field(
         "Only tasks created before this instant; RFC 3339.",
         format="date-time",
-        refused=(INVALID_CREATED,),
+        refused=(INVALID_CREATED[BEFORE],),
     )
 
 
@@ -341,8 +343,8 @@ def _selection(call: Call, said: Raw) -> Selection:
     if body.status and body.status not in _STATES:
         raise INVALID_STATUS.because(f"use {', '.join(_STATES)}")
     only = TaskFilter(
-        created_from_ms=created_ms(body.created_after or ""),
-        created_before_ms=created_ms(body.created_before or ""),
+        created_from_ms=created_ms(AFTER, body.created_after or ""),
+        created_before_ms=created_ms(BEFORE, body.created_before or ""),
     )
     select = Selection(
         tags=named_tags(call, body.tag or ()),

@@ -39,7 +39,7 @@ from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelec
 from codeq_cluster.broker.requests.triage import Acted, ErrorKind, Revising
 from codeq_cluster.broker.values import FoundTask
 from codeq_cluster.codec.keyspace import QueuePlace
-from codeq_cluster.core.bounds import COMMAND
+from codeq_cluster.core.bounds import COMMAND, COMMAND_WORDS
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.task import State
 
@@ -404,8 +404,11 @@ def read_ids(ids: list[str]) -> tuple[str, ...]:
     """
     if len(ids) > IDS_MAX:
         raise too_many("ids", IDS_MAX)
-    if not ids or not all(map(is_task_id, ids)):
+    if not ids:
         raise INVALID_IDS
+    for each in ids:
+        if not is_task_id(each):
+            raise INVALID_IDS.because(f"'{each}' is the id of no task: use {COMMAND_WORDS}")
     return tuple(ids)
 
 

@@ -30,7 +30,9 @@ from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.selecting import ALL_TASKS, TaskFilter
 from codeq_cluster.core.tags import shown_tag
 
-INVALID_CURSOR = bad_request("invalid 'cursor'", "invalid-cursor")
+INVALID_CURSOR = bad_request("invalid 'cursor'", "invalid-cursor").because(
+    "use the one of the previous page of this list, with the same filters"
+)
 COUNT_DEFAULT = 50
 COUNT_MAX = 500  # A page of tasks is rendered on the loop: 500 take about 5 ms.
 
@@ -135,8 +137,13 @@ async def listed_tasks(
         places: The parts of a queue to read.
         tags: Only tasks with all of these, the newest first.
         only: Selects among them.
+
+    Raises:
+        ApiError: 400 for a limit out of bounds, or a cursor of another list or another queue.
     """
     asked = asked_page(call, order=shown_tag(*tags[0]) if tags else "")
+    if queue and not tags and asked.after and not asked.after.startswith(b"%b\0" % queue.encode()):
+        raise INVALID_CURSOR
     asking = caller(call)
     wanted = browse(
         tenant=asking.tenant,

@@ -50,7 +50,11 @@ INVALID_GROUP = bad_request("invalid 'group'", "invalid-group-id").because(
 )
 FILTERS_TOO_EARLY = TooEarly(BULK_FROM, "'schedule' and 'group' need")
 CLEANING = (Scope.ADMIN, "cleanup")
-INVALID_CREATED = bad_request("invalid instant (use RFC3339)", "invalid-query")
+AFTER, BEFORE = "createdAfter", "createdBefore"
+INVALID_CREATED = {
+    name: bad_request(f"invalid '{name}' (use RFC3339)", "invalid-query")
+    for name in (AFTER, BEFORE)
+}
 UNBOUND_CREATED = bad_request(
     "'createdAfter' and 'createdBefore' need a 'tag' or a 'command'", "tag-or-command-required"
 )
@@ -111,17 +115,17 @@ class CleanedUp(Struct):
         ),
         TAG,
         query(
-            "createdAfter",
+            AFTER,
             "Only tasks created at this instant or later; RFC 3339. Without a `tag` it needs a "
             "`command`, as does `createdBefore`.",
-            INVALID_CREATED,
+            INVALID_CREATED[AFTER],
             UNBOUND_CREATED,
             format="date-time",
         ),
         query(
-            "createdBefore",
+            BEFORE,
             "Only tasks created before this instant; RFC 3339.",
-            INVALID_CREATED,
+            INVALID_CREATED[BEFORE],
             UNBOUND_CREATED,
             format="date-time",
         ),
@@ -160,8 +164,8 @@ async def tasks(call: Call) -> HttpAnswer[TaskPage]:
         raise INVALID_STATUS.because(f"use {', '.join(filter(None, PLACES))}")
     tags = asked_tags(call)
     only = TaskFilter(
-        created_from_ms=created_ms(call.query_text("createdAfter")),
-        created_before_ms=created_ms(call.query_text("createdBefore")),
+        created_from_ms=created_ms(AFTER, call.query_text(AFTER)),
+        created_before_ms=created_ms(BEFORE, call.query_text(BEFORE)),
     )
     if only != ALL_TASKS and not tags and not command:
         raise UNBOUND_CREATED
@@ -193,14 +197,14 @@ def made_by(call: Call, only: TaskFilter, *, schedule: str, group: str) -> TaskF
     return replace(only, schedule=schedule, group=group)
 
 
-def created_ms(text: str) -> int:
-    """Return an instant of RFC 3339, Unix milliseconds; 0 for an empty text.
+def created_ms(name: str, text: str) -> int:
+    """Return the instant of `createdAfter` or `createdBefore`, Unix milliseconds; 0 for none.
 
     Raises:
         ApiError: 400; the text is no instant.
     """
     # Before 1970 is as early as any task; 0 would mean "not set".
-    return max(1, instant_ms(text, error=INVALID_CREATED)) if text else 0
+    return max(1, instant_ms(text, error=INVALID_CREATED[name])) if text else 0
 
 
 @ROUTES(

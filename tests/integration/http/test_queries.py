@@ -39,3 +39,38 @@ async def test_a_tag_may_be_repeated_and_a_filter_may_not(node: Client) -> None:
 
     assert 200 == tags.status
     assert (400, "invalid 'kinds' (give it once)") == (kinds.status, kinds.error)
+
+
+async def test_a_cursor_of_another_queue_is_refused(node: Client) -> None:
+    """It would begin behind the asked queue, so that its list looked empty."""
+    for command in ("cursor-a", "cursor-b"):
+        for _ in range(2):
+            await node.create(command)
+    first = await node.get("admin/tasks?command=cursor-b&limit=1")
+    cursor = first.json["cursor"]
+    other = await node.get(f"admin/tasks?command=cursor-a&cursor={cursor}")
+    same = await node.get(f"admin/tasks?command=CURSOR-B&cursor={cursor}")
+
+    assert (400, "invalid-cursor") == (other.status, other.json["code"])
+    assert "use the one of the previous page of this list" in other.json["detail"]
+    assert (200, 1) == (same.status, len(same.json["tasks"]))
+
+
+@pytest.mark.parametrize("name", ["createdAfter", "createdBefore"])
+async def test_an_instant_that_is_none_is_named(node: Client, name: str) -> None:
+    """There are two of them, in lists and in bulk jobs."""
+    said = f"invalid '{name}' (use RFC3339)"
+    listed = await node.get(f"admin/tasks?command=c&{name}=yesterday")
+    select = {"command": "c", name: "yesterday"}
+    job = await node.post("admin/bulk", {"select": select, "action": "cancel", "dryRun": True})
+
+    assert (400, said) == (listed.status, listed.error)
+    assert (400, said) == (job.status, job.error)
+
+
+async def test_an_id_that_is_none_is_named(node: Client) -> None:
+    """The refusal says which of the ids it is about."""
+    answer = await delete(node, "admin/queues/c/dlq?ids=good,not%20good")
+
+    assert (400, "invalid-ids") == (answer.status, answer.json["code"])
+    assert answer.json["detail"].startswith("'not good' is the id of no task")
