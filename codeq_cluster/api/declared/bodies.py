@@ -245,7 +245,7 @@ class Schema(Generic[B]):
         except msgspec.ValidationError:
             body = self._decode_again(text)
         except (msgspec.DecodeError, RecursionError, UnicodeError) as malformed:
-            raise self.unreadable.because(str(malformed)) from malformed
+            raise self.unreadable.because(_malformed(text, malformed)) from malformed
         for each in self._checked:
             fault = each.said.fault(each.name, getattr(body, each.attribute), self.unreadable)
             if fault is not None:
@@ -279,7 +279,7 @@ class Schema(Generic[B]):
             known = {name: value for name, value in known.items() if bytes(value) != b"null"}
             body = self._exact.decode(msgspec.json.encode(known))
         except (msgspec.DecodeError, RecursionError) as malformed:
-            raise self.unreadable.because(str(malformed)) from malformed
+            raise self.unreadable.because(_malformed(text, malformed)) from malformed
         if stranger is not None and self.unknown is not None:
             raise self.unknown(stranger, self.names)
         return body
@@ -294,6 +294,22 @@ def _declared(body: type[Body], info: FieldInfo) -> DeclaredField:
     return DeclaredField(info.name, info.encode_name, plain, info.default, told)
 
 
+def _malformed(text: str | Raw, error: Exception) -> str:
+    """Return what is wrong with a text that is no JSON, where the decoder says it in its words."""
+    said = str(error)
+    if isinstance(text, str) and text.startswith(_BYTE_ORDER_MARK):
+        return "begins with a byte order mark: send it without"
+    if _OF_HALVES.search(said) and _HALF.search(bytes(Raw(text)).decode()):
+        return f"has half of a surrogate pair, such as \\ud800: send whole characters ({said})"
+    return said
+
+
+_BYTE_ORDER_MARK = "\ufeff"
+_HALF = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
+_OF_HALVES = re.compile("truncated|hex escape|surrogate pair")
 _EMPTY = ("", "null")
 _FIELDS_MAX = 1000  # Unknown ones included.
 _objects = msgspec.json.Decoder(dict[str, Raw])

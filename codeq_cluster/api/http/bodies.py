@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from codeq_cluster.api.http.errors import invalid_body
+from codeq_cluster.api.http.errors import invalid_body, not_utf8
 from codeq_cluster.api.http.refusals import STALLED, body_too_large
 from codeq_cluster.fair_shares import FairShares
 from codeq_cluster.settings import ArtifactProvider, LimitSettings, NodeSettings
@@ -74,7 +74,7 @@ class Body:
         try:
             return body.decode()
         except UnicodeDecodeError as error:
-            raise invalid_body(unreadable) from error
+            raise not_utf8(unreadable) from error
 
     async def read(
         self, request: web.Request, unreadable: str, *, bytes_max: int

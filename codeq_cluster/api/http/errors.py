@@ -167,6 +167,11 @@ def invalid_body(text: str = "invalid body") -> ApiError:
     return ApiError(400, text, "invalid-body")
 
 
+def not_utf8(text: str) -> ApiError:
+    """Return the 400 for a body that is no text."""
+    return invalid_body(text).because("is not UTF-8; it must not be compressed either")
+
+
 def from_access(refused: AccessRefused) -> ApiError:
     """Return the answer to a refused caller."""
     code = {401: "unauthorized", 403: "forbidden"}[refused.status]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any, cast
+from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
@@ -26,6 +27,7 @@ from codeq_cluster.api.http.errors import (
     ApiError,
     Envelope,
     auth_unavailable,
+    bad_request,
     envelope,
     from_access,
     from_failure,
@@ -48,6 +50,9 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NOBODY = Identity(subject="", tenant="", scopes=frozenset(), event_types=(), roles=frozenset())
 _WRONG_HOST = ApiError(
     421, "this host name is not served: use an IP address, or add it to allowedHosts", "wrong-host"
+)
+_NOT_UTF8 = bad_request("bad request", "bad-request").because(
+    "percent-encode the path and the query as UTF-8"
 )
 # Callers that need no token take turns as one holder, so many addresses have no more turns than a
 # tenant. So do operators, who are needed most when their own tenant floods a node.
@@ -155,8 +160,7 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
                     turns.end(task)
             else:
                 identity = await admitted(asked)
-                if asked.query_string:
-                    _check_query(asked, route)
+                _check_target(asked, route)
                 response = await handler(Call(asked, services, identity, "", request_id))
             status = response.status
         except ConnectionError:
@@ -375,11 +379,18 @@ def error_answer(error: ApiError, request_id: str) -> HttpAnswer[Envelope]:
     )
 
 
-def _check_query(request: web.Request, route: Route) -> None:
-    """Refuse what the route would silently ignore, such as a misspelt `dryRun`.
+def _check_target(request: web.Request, route: Route) -> None:
+    """Refuse what the route would silently ignore, or take for another name.
 
-    Every route may be asked for linearizable reads.
+    Examples are a misspelt `dryRun`, and `caf%e9`. Every route may be asked for linearizable reads.
     """
+    if "%" in request.raw_path:
+        try:
+            unquote_to_bytes(request.raw_path).decode()
+        except UnicodeDecodeError as error:
+            raise _NOT_UTF8 from error
+    if not request.query_string:
+        return
     asked, known = request.query, route.queries
     if not route.stale and asked.get(CONSISTENCY, "") not in ("", LINEARIZABLE):
         raise NEVER_STALE

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from codeq_cluster.api.http.errors import invalid_body
+from codeq_cluster.api.http.errors import not_utf8
 
 # Longer requests go to aiohttp, which limits each part.
 _HEAD_BYTES_MAX = 8000
@@ -70,7 +70,7 @@ class Whole:
         try:
             return self.body.decode()
         except UnicodeDecodeError as error:
-            raise invalid_body(unreadable) from error
+            raise not_utf8(unreadable) from error
 
 
 class WholeRoutes(Generic[R]):

@@ -23,7 +23,8 @@ is an `Error`, whose `code` is stable; `outcome-unknown` says that a write may o
 taken effect, never that it failed. \
 Every answer has `X-Request-Id`: the one that was sent, or a generated one.
 
-Before any route is reached: 400 `bad-request` for what is no HTTP, 404 `no-such-route`, \
+Before any route is reached: 400 `bad-request` for what is no HTTP, or has a path or query in \
+another encoding than UTF-8, 404 `no-such-route`, \
 405 `method-not-allowed`, 417 `expectation-failed`, and 503 `overloaded` for a connection too many.
 """
 

@@ -450,6 +450,8 @@ def lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) -> 
     in_header = call.headers.get("x-codeq-lease-token")
     if not in_header:
         return 0
+    if "_" in in_header or not in_header.isascii():
+        raise INVALID_TOKEN  # `int` takes these.
     try:
         return whole("X-CodeQ-Lease-Token", int(in_header), error=error)
     except ValueError as malformed:

@@ -74,3 +74,12 @@ async def test_an_id_that_is_none_is_named(node: Client) -> None:
 
     assert (400, "invalid-ids") == (answer.status, answer.json["code"])
     assert answer.json["detail"].startswith("'not good' is the id of no task")
+
+
+@pytest.mark.parametrize("path", ["admin/queues/c/keys/caf%e9", "admin/tasks?error=caf%e9"])
+async def test_an_encoding_other_than_utf_8_is_refused(node: Client, path: str) -> None:
+    """It would name something else, without a word."""
+    answer = await node.get(path)
+
+    assert (400, "bad-request") == (answer.status, answer.json["code"])
+    assert "percent-encode the path and the query as UTF-8" == answer.json["detail"]
