@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import re
@@ -299,6 +300,14 @@ def _number(text: str) -> float | str:
     return number if math.isfinite(number) else text
 
 
+def whole(text: str) -> int | str:
+    """Return a whole number of a document; its text if Python reads no number of its length."""
+    return int(text) if len(text) <= _DIGITS_MAX else text
+
+
+_DIGITS_MAX = 4300  # Python's own, unless its user changes it.
+
+
 def read_as(content: bytes, answer: type[T], request: Request) -> T:
     """Return the body of an answer as a type; an empty one counts as `{}`.
 
@@ -306,7 +315,13 @@ def read_as(content: bytes, answer: type[T], request: Request) -> T:
         Refused: The body is not a broker's.
     """
     try:
-        return msgspec.json.Decoder(answer, float_hook=_number).decode(content or b"{}")
+        try:
+            return msgspec.json.Decoder(answer, float_hook=_number).decode(content or b"{}")
+        except msgspec.ValidationError as error:
+            if "Integer value out of range" not in str(error):
+                raise
+        quoted = json.loads(content, parse_int=whole, parse_float=_number)
+        return msgspec.convert(quoted, answer)
     except msgspec.ValidationError as error:
         text = f"{request.path}: the answer has an unknown form: {error}"
         raise Refused(text, status=200) from error

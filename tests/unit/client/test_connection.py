@@ -78,6 +78,20 @@ async def test_a_number_that_no_float_holds_is_read_as_its_text() -> None:
     assert {"a": "1e400", "b": "-1e400", "c": 1.5, "d": 2} == row["task"]["payload"]
 
 
+async def test_a_number_of_more_digits_than_python_reads_is_read_as_its_text() -> None:
+    """One schedule with it must not keep a tenant from its list."""
+    number = "9" * 5000
+    page = '{"schedules":[{"id":"s","task":{"payload":{"a":%s,"b":-%s,"c":1e400,"d":2}}}]}'
+
+    async def handler(_request: web.Request) -> web.Response:
+        return web.json_response(text=page % (number, number))
+
+    async with serve(handler) as url, Operator([url], token="t", discover=False) as operator:
+        [row] = (await operator.schedules()).rows
+
+    assert {"a": number, "b": f"-{number}", "c": "1e400", "d": 2} == row["task"]["payload"]
+
+
 async def test_a_closed_connection_sends_nothing_more() -> None:
     """A wait under way ends, and no connection is opened again, until it is entered again."""
     asked = asyncio.Event()
