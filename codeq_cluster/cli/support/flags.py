@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
@@ -31,6 +31,16 @@ def number(
     parser.add_argument(flag, type=kind, metavar=metavar, help=words, **more)
 
 
+def raw_json(text: str | bytes) -> Raw:
+    """Return JSON text unparsed; its numbers may have any size.
+
+    Raises:
+        ValueError: It is no JSON.
+        RecursionError: It nests too deep.
+    """
+    return msgspec.json.decode(text, type=Raw)
+
+
 def given_json(flag: str, text: str) -> Raw:
     """Return a flag's JSON, that of stdin for `-`: unparsed, so that numbers keep every digit.
 
@@ -38,9 +48,7 @@ def given_json(flag: str, text: str) -> Raw:
         UsageRefused: It is no JSON.
     """
     try:
-        text = sys.stdin.read() if text == "-" else text
-        json.loads(text)
-        return Raw(text.encode())
+        return raw_json(sys.stdin.read() if text == "-" else text)
     except (ValueError, RecursionError) as error:
         raise UsageRefused(
             f'{flag}: must be JSON text, quoted for the shell as \'{{"name":"world"}}\': {error}'

@@ -40,7 +40,7 @@ async def refuse_unknown(operator: Operator, queue: str, *, advice: str = "") ->
     try:
         await operator.topic(queue)
     except Refused as refused:
-        if refused.status not in (400, 404):
+        if refused.status not in (400, 404, 422):
             raise
     else:
         return

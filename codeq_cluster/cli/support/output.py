@@ -22,6 +22,7 @@ from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.outcome import UsageRefused, fitting
 from codeq_cluster.cli.support.times import Times, add_times, dated, times_of
 from codeq_cluster.client import Page
+from codeq_cluster.client.connection import whole
 
 # The rows of a list without --limit, and the most that one table gathers in memory.
 LIMIT_DEFAULT = 50
@@ -52,7 +53,7 @@ def document(value: object, *, compact: bool, times: Times = Times.ISO) -> None:
                     if (value := getattr(part, field.name)) != field.default
                 }
             case _:
-                return json.loads(msgspec.json.encode(part))
+                return json.loads(msgspec.json.encode(part), parse_int=whole)
 
     indent = None if compact else 2
     print(json.dumps(value, indent=indent, ensure_ascii=False, default=plain))

@@ -10,6 +10,7 @@ import msgspec
 
 from codeq_cluster.cli.support.asking import Verbs, add_verb, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_chosen, counted_or_done
+from codeq_cluster.cli.support.flags import raw_json
 from codeq_cluster.cli.support.named import refuse_unknown, whole_id
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import (
@@ -89,17 +90,16 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
 
 def _json_object(text: str) -> Mapping[str, object]:
     try:
-        return msgspec.json.decode(text, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeError) as error:
+        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"must be a JSON object: {error}") from error
 
 
 def _json(text: str) -> msgspec.Raw:
     try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as error:
+        return raw_json(text)
+    except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"must be JSON: {error}") from error
-    return msgspec.Raw(text.encode())  # Unparsed, so that numbers keep every digit.
 
 
 async def _list(operator: Operator, options: argparse.Namespace) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from codeq_cluster.cli.support.flags import raw_json
 from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.client import Fail, HandlerUnfit, Retry, Task
 
@@ -175,14 +176,9 @@ def _as_json(output: bytes) -> Raw:
     """Return the output itself if it is JSON, or else as a JSON string."""
     text = output.decode(errors="replace").strip()
     try:
-        json.loads(text, parse_constant=_refuse)
+        return raw_json(text)
     except (ValueError, RecursionError):
         return Raw(json.dumps(text).encode())
-    return Raw(text.encode())
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
 
 
 async def _feed(stdin: asyncio.StreamWriter, payload: bytes) -> None:
