@@ -103,11 +103,13 @@ class Connection:
                 the system.
 
         Raises:
-            ConfigInvalid: There is no URL, one is not http or https, the token has a control
-                character, or the file holds no certificate.
+            ConfigInvalid: There is no list of URLs, one is not http or https, the token has a
+                control character, or the file holds no certificate.
         """
         if not urls:
             raise ConfigInvalid("urls: give at least one base URL of a node")
+        if isinstance(urls, str):
+            raise ConfigInvalid(f"urls={urls!r}: must be a list of URLs, such as [{urls!r}]")
         for url in urls:
             if not _names_a_node(url):
                 raise ConfigInvalid(f"urls={url!r}: must be http://HOST:PORT or https://…")

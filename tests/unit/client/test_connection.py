@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -393,10 +394,11 @@ async def test_idle_connections_are_used_again() -> None:
         (["http://localhost:0"], "t", "http://HOST:PORT"),
         (["http://:8080"], "t", "http://HOST:PORT"),
         (["http://[::1"], "t", "http://HOST:PORT"),
+        ("http://localhost:8080", "t", "must be a list of URLs, such as"),
         (["http://localhost:8080"], "of-a-file\n", "has 10 characters and is no JWT; it must have"),
     ],
 )
-def test_what_cannot_be_asked_with_is_refused(urls: list[str], token: str, text: str) -> None:
+def test_what_cannot_be_asked_with_is_refused(urls: Sequence[str], token: str, text: str) -> None:
     """The error says what is allowed, before anything is sent."""
     with pytest.raises(ConfigInvalid, match=text):
         Connection(urls, token=token)
