@@ -28,7 +28,7 @@ from codeq_cluster.core.spreading import RULED
 
 ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
-BAD_NAME = invalid_field("name", f"must be {COMMAND_WORDS}")
+BAD_NAME = invalid_field("name", f"must be {COMMAND_WORDS}, other than . and ..")
 TOO_EARLY = TooEarly(KEYS_FROM, "a limit needs")
 _RUNNING = invalid_field("maxRunning", f"must be between 1 and {IN_PROGRESS_MAX}")
 _NO_RULE = ApiError(422, "a limit needs 'maxRunning', 'rate' or both", "invalid-limit")

@@ -247,3 +247,12 @@ async def test_the_list_has_every_limit(node: Client) -> None:
     found = [each["name"] for each in page.json["limits"]]
     assert sorted(found) == found
     assert {"list-a", "list-b"} <= set(found)
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_a_name_that_no_path_can_hold_is_refused_as_such(node: Client, name: str) -> None:
+    """Its characters are those that a name may have."""
+    answer = await node.send("PUT", f"admin/limits/{name}", b'{"maxRunning":1}')
+
+    assert (422, "name") == (answer.status, answer.json["field"])
+    assert answer.json["error"].endswith("other than . and ..")
