@@ -85,6 +85,11 @@ def _queries(parameters: Iterable[Parameter]) -> dict[str, bool]:
     return {each.name: each.repeats for each in parameters if each.place == "query"}
 
 
+# What these callers ask for in vain may delete too much, or show it. The clients of producers and
+# workers may be codeQ's, and probes add what they cannot leave out.
+_STRICT = frozenset({Access.ADMIN, Access.OPERATOR})
+
+
 class Routes:
     """The routes of one feature, in the order of their declaration.
 
@@ -131,17 +136,18 @@ class Routes:
         """Return the decorator that declares a handler's route; see `Route` and `Operation`."""
 
         def declare(handler: H) -> H:
+            allowed = access or self._access
             operation = Operation(
                 method,
                 self._base + path,
                 handler,
-                access or self._access,
+                allowed,
                 scope,
                 "" if body is None else body.refusal,
                 large,
                 stale,
                 whole,
-                None if (access or self._access) is Access.OPEN else _queries(parameters),
+                _queries(parameters) if allowed in _STRICT else None,
                 feature=self._feature,
                 about=self._about,
                 answers=answers,

@@ -158,9 +158,10 @@ def _usual_errors(route: Operation, settings: NodeSettings) -> Iterable[ApiError
     if route.access is not Access.OPEN:
         yield from map(from_access, _REFUSED)
         yield auth_unavailable()
-        queries = route.queries or {}
-        yield unknown_name("unknown", tuple(queries))
-        yield from [repeated(name) for name, may_repeat in queries.items() if not may_repeat][:1]
+    if route.queries is not None:
+        once = [name for name, may_repeat in route.queries.items() if not may_repeat]
+        yield unknown_name("unknown", tuple(route.queries))
+        yield from map(repeated, once[:1])
     match route.access:
         case Access.PRODUCER | Access.TENANT:
             yield from_access(AccessRefused(403, NO_TENANT_DATA))

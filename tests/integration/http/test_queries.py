@@ -1,4 +1,4 @@
-"""Queries: what a request says in its query is understood, or refused, and never ignored."""
+"""Queries: what an admin says in a query is understood, or refused, and never ignored."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ async def test_a_dry_run_that_the_route_does_not_know_changes_nothing(node: Clie
     assert 200 == (await node.get(path)).status
 
 
-async def test_open_routes_ignore_what_probes_add(node: Client) -> None:
-    """Probes and scrapers may add parameters that they cannot leave out."""
+async def test_open_routes_and_those_of_producers_ignore_what_is_added(node: Client) -> None:
+    """Probes and scrapers may add parameters that they cannot leave out, and so may old clients."""
     answers = [await node.send("GET", f"/{path}?verbose=1", b"") for path in ("healthz", "readyz")]
+    answers.append(await node.get(f"tasks/{await node.create('added')}?verbose=1"))
 
-    assert [200, 200] == [answer.status for answer in answers]
+    assert [200, 200, 200] == [answer.status for answer in answers]
 
 
 async def test_a_tag_may_be_repeated_and_a_filter_may_not(node: Client) -> None:
     """The second of two filters would be ignored."""
     tags = await node.get("admin/tasks?tag=a:b&tag=c:d")
-    kinds = await node.get("events?kinds=completed&kinds=dead")
+    queues = await node.get("admin/tasks?command=a&command=b")
 
     assert 200 == tags.status
-    assert (400, "invalid 'kinds' (give it once)") == (kinds.status, kinds.error)
+    assert (400, "invalid 'command' (give it once)") == (queues.status, queues.error)
 
 
 async def test_a_cursor_of_another_queue_is_refused(node: Client) -> None:
