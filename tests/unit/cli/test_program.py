@@ -83,6 +83,13 @@ async def test_output_that_is_no_json_is_a_json_string(
     assert result == json.loads(await _run(tmp_path, f"printf '{output}'"))
 
 
+async def test_a_number_of_any_size_is_json(tmp_path: Path) -> None:
+    """Python reads no number of more than 4300 digits, and others do."""
+    number = "9" * 5000
+
+    assert number == await _run(tmp_path, f"printf {number}")
+
+
 async def test_another_exit_code_gives_the_task_back(tmp_path: Path) -> None:
     """The reason is the end of standard error."""
     with pytest.raises(Retry, match=r"^exit code 3: disk full$"):
