@@ -102,8 +102,6 @@ class ArtifactStore:
 
         Args:
             uploads: Each name at most once.
-            tenant: The task's tenant.
-            task_id: The task of the result.
             upload_id: Used by no other upload: a failure deletes everything below it.
             bytes_max: Of each.
 

@@ -77,7 +77,6 @@ class Authenticator:
 
         Args:
             header: The Authorization header as it came, None if there is none.
-            access: That of the route.
             scope: Nobody without it is returned; empty for none.
         """
         if header is None:

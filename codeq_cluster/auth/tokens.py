@@ -179,7 +179,6 @@ def make_provider(
     """Return the provider that the settings describe.
 
     Args:
-        settings: The provider's settings.
         skew_s: Tolerated between the issuer's clock and this node's, unless the provider has its
             own.
         allow_http: Keys may be fetched from another host without TLS.

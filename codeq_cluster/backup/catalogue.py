@@ -125,9 +125,6 @@ def rows_of(
     """Yield the rows of a shard, each chunk checked when it is read, the whole file at the end.
 
     Args:
-        place: Where the backup is.
-        manifest: Of the backup.
-        part: Of that manifest.
         passed: Called with the bytes of each piece that is read.
 
     Raises:
@@ -177,8 +174,6 @@ def verify(
     stored. It is logged and counted, since it must not keep all others from being backed up.
 
     Args:
-        place: Where the backup is.
-        manifest: Of the backup.
         passed: Called with the bytes of each piece that is read.
         spend: Called with the bytes of each chunk's rows before they are checked; may wait.
 
@@ -271,7 +266,6 @@ def prunable(
     deleted: an operator must look at it.
 
     Args:
-        place: Where they are.
         keep: How many stay.
         now_ms: Unix milliseconds.
         taken: The backup just taken. It counts as the newest, even if other nodes' clocks gave

@@ -92,9 +92,7 @@ def write_part(
     """Write one shard's file; blocks.
 
     Args:
-        place: The place of the backup.
         backup: Its id.
-        cut: The shard.
         pace: Spent by the bytes of the rows.
         passed: Called with the bytes of each piece that is written.
 

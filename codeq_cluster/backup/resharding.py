@@ -19,7 +19,6 @@ def shard_of_item(item: Item, *, source: int, shards: int) -> int:
     """Return the shard of an item.
 
     Args:
-        item: Of any kind.
         source: The shard it comes from: an audit record may be on any.
         shards: The new number of shards.
     """

@@ -128,9 +128,7 @@ def restore(
 
     Args:
         sources: A backup, then exports of tenants that none of the earlier ones has.
-        wanted: The cluster.
         into: The directory, empty or missing.
-        node_id: The node's id.
         passed: Called with the bytes of each piece that is read.
 
     Raises:

@@ -63,8 +63,6 @@ def export(
     """Write one tenant's rows of a backup as a backup of their own; blocks.
 
     Args:
-        place: Where the backup is.
-        manifest: Of the backup.
         tenant: As shown to users, `_` for the default tenant.
         into: The place of the export; it may be the same place.
         now_ms: Unix milliseconds.

@@ -69,7 +69,6 @@ class TenantReader:
         """Yield the tenant's tasks of a shard, by id, each with the rows that belong to it.
 
         Args:
-            part: Of the manifest.
             passed: Called for each task of any tenant.
 
         Raises:
@@ -218,7 +217,6 @@ class TenantReader:
         """Return how many tasks of a shard would be on another shard than their keys.
 
         Args:
-            part: Of the manifest.
             tenant: The tenant that receives them; see `task_ids.kept`.
             shards: The new number of shards.
         """

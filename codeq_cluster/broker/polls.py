@@ -47,7 +47,6 @@ class Polls:
         """Record a claim; it counts as waiting until the caller takes 1 from `waiting` again.
 
         Args:
-            tenant: The worker's tenant.
             worker: As people see it; its name is its own choice.
             commands: Those it asks for; empty for all.
         """

@@ -56,8 +56,6 @@ class StateStore(Protocol):
 
         Args:
             mutations: By key; net, see `codec.entries`.
-            index: Of the entry.
-            digest: Of the state with it.
 
         Raises:
             StorageFailed: Nothing was written; the node must stop.

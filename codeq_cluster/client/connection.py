@@ -174,8 +174,6 @@ class Connection:
         """Make a request and return its answer as a type; an empty body counts as `{}`.
 
         Args:
-            request: The request to make.
-            answer: The type to read the answer as.
             within_s: The deadline of this call, in place of the connection's.
 
         Raises:

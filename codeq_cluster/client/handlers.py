@@ -73,9 +73,7 @@ class Registered:
         Args:
             handler: Takes one `Task`.
             errors: What to do when the handler raises one of these or a subclass.
-            codec: Reads payloads and writes results.
             threads: Run the handler if it is not a coroutine function.
-            limit: How long the handler may take.
 
         Raises:
             ConfigInvalid: The handler does not take one `Task`, or the codec cannot read its
@@ -209,9 +207,6 @@ class HandlerCall:
         """Prepare it; its time runs from now on.
 
         Args:
-            handler: The handler of the task's command.
-            record: The task as claimed.
-            record_step: Records a step of it.
             park: Gives it back until its wait is over.
             overtime_s: For a handler that was asked to end, before it is left alone.
         """

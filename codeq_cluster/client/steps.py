@@ -57,9 +57,7 @@ class StepLog:
 
     Args:
         recorded: What earlier deliveries have recorded.
-        record: Records a step.
         park: Begins a wait, which may be over already.
-        codec: Writes and reads the values of steps.
         loop: Of the worker, if the function runs in a thread; None for a coroutine function.
     """
 

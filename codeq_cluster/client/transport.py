@@ -109,7 +109,6 @@ class Transport:
 
         Args:
             url: The node's base URL.
-            request: The request to send.
             timeout_s: From now to the last byte of the answer.
 
         Raises:

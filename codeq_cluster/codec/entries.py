@@ -62,7 +62,6 @@ def encode(entry: Entry, *, level: int) -> bytes:
     """Return the payload of a log entry.
 
     Args:
-        entry: The batch.
         level: In use in the group.
     """
     head, pack = _newest(level)

@@ -41,9 +41,6 @@ def tag_range(
     """Return the half-open range of the rows of a tag, of tasks created within two instants.
 
     Args:
-        tenant: The owner of the tasks.
-        name: Of the tag.
-        value: Of the tag.
         from_ms: Created then or later; 0 for any.
         before_ms: Created before; 0 for any.
     """

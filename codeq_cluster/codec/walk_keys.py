@@ -13,7 +13,6 @@ def walk_range(
     """Return the half-open range that is left, and the length of the prefix before positions.
 
     Args:
-        tenant: The owner of the tag.
         tag: Only tasks with it, the newest first; None for the tasks of all tenants, by id.
         only: Its instants of creation bound a walk by tag.
         after: Position after which to begin; empty for the start.

@@ -89,9 +89,7 @@ def _built(section: type[Section], given: Mapping[str, object], path: str = "") 
     """Return a section, its own sections included.
 
     Args:
-        section: The settings class.
         given: By a field's path; a field that is not there has its default.
-        path: Of the section.
     """
     made: dict[str, object] = {}
     for each in fields(section):

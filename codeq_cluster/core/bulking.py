@@ -97,9 +97,7 @@ def elapsed(
     """Return what time does with a job: its next step, or that it is forgotten.
 
     Args:
-        view: The shard's state.
         job: Whose instant has come.
-        rules: For the changes of tasks.
         busy: The tasks that the decision changes already; the walk waits in front of these.
         most: How many tasks the step may change; fewer than `CHANGED_MAX` if so many did not fit an
             entry.

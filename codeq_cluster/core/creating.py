@@ -80,9 +80,6 @@ def refusal_of_new(
     """Return why a task is not made now, or None.
 
     Args:
-        view: The shard's state.
-        operation: The task.
-        rules: For the tenant's budget.
         begun: How many tasks the decision has made before this one, less the waiting ones that it
             has ended.
         queues: Those that the tasks before this one begin; its own is added.
@@ -177,10 +174,7 @@ def too_many_queues(
     """Return the refusal that names the bound on queues, or None if the task's may begin.
 
     Args:
-        view: The shard's state.
         operation: The task; its tenant may be missing.
-        tenant: Its tenant.
-        rules: With the bound.
         begun: The queues that the decision begins besides; the task's own is added.
     """
     queue = operation.command.lower()

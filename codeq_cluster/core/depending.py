@@ -134,7 +134,6 @@ class Dependents:
         It asks again itself, but then one that is on its way as well may not have arrived.
 
         Args:
-            node: The task.
             shard: This one.
             cause: An id of this shard, for the relays' names.
         """

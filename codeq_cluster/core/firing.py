@@ -96,9 +96,7 @@ def ends(
     """Yield what the ends of runs cause: on their schedules, here or on another shard.
 
     Args:
-        view: The shard's state.
         changes: Of the runs' tasks, among others.
-        rules: For the runs that begin.
         courses: Those that the decision has changed before, which are yielded as well.
     """
     courses = courses or Courses(view, rules)

@@ -123,7 +123,6 @@ def elapsed(
     """Yield a decision's changes with the next steps of walks and with dependents' questions.
 
     Args:
-        view: The shard's state.
         items: Whose instants have come; the decision changes their tasks in no other way. Those for
             which the step has no room stay due.
         rules: With the number of shards.

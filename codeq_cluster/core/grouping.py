@@ -108,7 +108,6 @@ def elapsed(
     """Return what time does with a group: it ends unsealed, its walk goes on, or it is deleted.
 
     Args:
-        view: The shard's state.
         group: Whose instant has come.
         rules: With the number of shards.
         busy: The tasks that the decision changes already; a walk waits in front of these.

@@ -82,7 +82,6 @@ def refused_sharer(
         queue: Whose topic names the limit.
         limit: Its name in lower case.
         pinned: What places the queue already; empty if nothing does.
-        shards: Of the cluster.
     """
     scope = scope_of_limit(limit)
     if view.item(ItemKind.LIMIT, tenant, limit) is None:

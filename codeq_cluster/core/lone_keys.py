@@ -49,9 +49,7 @@ def _row(
     """Return the change of a key's row, which may stay as it is; None if `lanes` has to say more.
 
     Args:
-        view: The shard's state.
         name: Tenant and id of the row.
-        key: The key.
         before: A task with the key; None for a new one.
         after: The same task after the change.
     """

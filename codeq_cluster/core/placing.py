@@ -39,9 +39,6 @@ def placed_by_key(create: Create, tenant: str, shards: int, pins: Pins = _NONE) 
     """Return the shard that a new task's queue or keys give it; None if any will do.
 
     Args:
-        create: The task.
-        tenant: Its tenant.
-        shards: Of the cluster.
         pins: What places all new tasks of a queue.
     """
     if pins and (pinned := pins.get((tenant, create.command.lower()))):
@@ -66,10 +63,7 @@ def kept_id(
 
     Args:
         drawn: The id but for its shard.
-        create: The task.
-        tenant: Its tenant.
         home: Its shard if any will do.
-        shards: Of the cluster.
         pins: As `placed_by_key` takes them.
         is_there: Returns whether an id is of a task that was made.
     """

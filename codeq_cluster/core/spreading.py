@@ -21,7 +21,6 @@ def is_full(view: View, tenant: str, scope: str, *, begun: int = 0) -> bool:
 
     Args:
         view: Of the tenant's home shard.
-        tenant: The owner.
         scope: The queue, or the limit's scope. One with a `Flow` may always have other rules.
         begun: How many of them are new and not in the view yet.
     """

@@ -25,7 +25,6 @@ def task_id(tenant: str, random: bytes) -> str:
     """Return a task id of a tenant, in the usual 8-4-4-4-12 form.
 
     Args:
-        tenant: The task's owner.
         random: 16 bytes, of which the tag replaces four.
     """
     text = random.hex()
@@ -54,7 +53,6 @@ def kept(tenant: str, old: str, *, home: int | None, shards: int) -> str:
         tenant: The importing tenant.
         old: The task's id in the other cluster.
         home: The shard that its keys give it; a new id is on it, so that they can be kept.
-        shards: Of this cluster.
     """
     if _FORM.fullmatch(old) and tag_of(old) == _tag(tenant):
         return old

@@ -126,9 +126,7 @@ def returned(task: Task, ended: Attempt, rules: LifetimeRules, *, seq: int) -> T
     """LEASED → READY, at the tail of its priority.
 
     Args:
-        task: Leased.
         ended: The delivery that has ended.
-        rules: For the history's bound.
         seq: A newly drawn number.
     """
     assert task.state is State.LEASED
@@ -239,10 +237,7 @@ def cancelled(
 
     Args:
         task: Not terminal.
-        rules: For the retention and the history's bound.
-        policy: Of its queue.
         request: Id of the request that ends it; empty for the end of its lease.
-        now_ms: The instant of its end.
         ended: The delivery that its worker or its lease has ended; None if the cancel ends it.
     """
     assert not task.state.terminal
@@ -275,10 +270,8 @@ def dead(
 
     Args:
         task: Not terminal.
-        rules: For the retention and the history's bound.
         policy: Of its queue; names the queue that keeps it as a dead letter.
         error: The reason, as operators read it.
-        now_ms: The instant of death.
         ended: The delivery that was one too many; None for a task that was waiting.
     """
     assert not task.state.terminal

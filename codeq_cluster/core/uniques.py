@@ -60,7 +60,6 @@ def taken(view: View, task: Task, shards: int, *, but: Iterable[str] = ()) -> Re
     for the key on the queue's shard, so this one cannot know who holds it.
 
     Args:
-        view: The shard's state.
         task: To be revived.
         shards: Of the cluster.
         but: Scopes that the same decision has given to others.

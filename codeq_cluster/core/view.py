@@ -106,8 +106,6 @@ class View(Protocol):
 
         Args:
             kind: Whose ids begin so.
-            tenant: Of the task.
-            task_id: The task.
             after: Only those whose rest is greater.
         """
 
@@ -122,7 +120,6 @@ class View(Protocol):
         A step that only passes rows over has no id.
 
         Args:
-            tenant: The owner of the tags.
             tags: Only tasks with all of them, the newest first; none for the tasks of all tenants.
             only: Its instants of creation bound a walk by tags.
             after: Position after which to begin; empty for the start.

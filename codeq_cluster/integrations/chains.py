@@ -79,7 +79,6 @@ class Chain:
 
         Args:
             client: Of a producer.
-            name: Of the chain.
             queue: `FRAMEWORK:broadcasts`, which holds the entries for people to read.
             today: The day by the caller's clock; those of others may differ by less than a day.
         """

@@ -37,7 +37,6 @@ class Holding:
         """Prepare it; nothing is claimed yet.
 
         Args:
-            leases: To the cluster.
             lease_s: How long a task stays away after its worker has died.
             worker_name: What the broker calls this worker, for people.
         """

@@ -111,7 +111,6 @@ def named_row(name: str, body: Mapping[str, object], *, key: str) -> Row:
     Args:
         name: Of the group; one that nobody else has.
         body: The task as a request has it, without a key of any kind.
-        key: The row's.
     """
     return Row(key, encode(_Named(name)).decode(), encode(body))
 

@@ -63,8 +63,6 @@ def changed(
     """Return the membership after the change; the same object if nothing changes.
 
     Args:
-        membership: The current one.
-        change: The requested change.
         lives: Returns whether a node of this id is connected, on this data.
         answers: Returns whether a voter answers, on the data it is a member with.
 
@@ -97,8 +95,6 @@ def let_in(
     other data than it joined with has lost its log and vote: it replaces its old self as a learner.
 
     Args:
-        membership: The current one.
-        who: The node.
         lives: Returns whether the node of this id is connected, on this data.
         answers: Returns whether a voter answers, on the data it is a member with.
 
@@ -174,8 +170,6 @@ def dismiss(
     """Return the membership without a node.
 
     Args:
-        membership: The current one.
-        node_id: The node to remove.
         answers: Returns whether a voter answers, on the data it is a member with.
 
     Raises:
@@ -211,7 +205,6 @@ def raised(membership: Membership, level: int) -> Membership:
     """Return the membership in which formats of a level are in use; every node reads them.
 
     Args:
-        membership: The current one.
         level: The level wanted; 0 for the newest that any member knows.
 
     Raises:

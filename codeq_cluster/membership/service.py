@@ -94,9 +94,6 @@ class MembershipService:
         A change waits for another one in progress.
 
         Args:
-            shard: The group's shard.
-            change: The change.
-            timeout_s: How long it may take.
             dry: Change nothing.
 
         Raises:

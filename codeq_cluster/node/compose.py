@@ -194,7 +194,6 @@ async def run(settings: NodeSettings, *, ready: Callable[[], None] | None = None
     """Run a node until the calling task is cancelled.
 
     Args:
-        settings: The node's settings.
         ready: Called once the node serves; some shards may not have a leader yet.
     """
     node = Node(descriptors.leave_files(settings))

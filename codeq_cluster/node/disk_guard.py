@@ -179,7 +179,6 @@ class DiskGuard:
         """Take a replica out whose state is not the majority's; return whether to fetch a snapshot.
 
         Args:
-            shard: Its shard.
             index: The entry at which the states differ.
         """
         known = self._out.get(shard)

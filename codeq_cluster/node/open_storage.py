@@ -48,7 +48,6 @@ def open_storage(base: NodeBase, *, on_failed: Callable[[int, BaseException], No
     """Lock and check the directory, raise its incarnation by one, and open everything in it.
 
     Args:
-        base: Of the node.
         on_failed: Called with (shard, error) when a database failed.
 
     Raises:

@@ -28,7 +28,6 @@ class AppendSender:
         """Send a follower entries; none for a heartbeat.
 
         Args:
-            peer: The follower.
             start: Index of the first entry, or of the next one that there will be.
             entries: In order, without a gap.
             quiet: Only a refusal needs an answer.

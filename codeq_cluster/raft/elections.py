@@ -41,9 +41,6 @@ class Elections:
         """Prepare; nothing is armed before `start`.
 
         Args:
-            node_id: This node.
-            voters: The voters.
-            election_ms: The election timeout.
             random: Spreads the deadlines, so that nodes rarely compete.
         """
         self._node_id = node_id
@@ -96,7 +93,6 @@ class Elections:
         """Note a broken link.
 
         Args:
-            peer: The other end.
             refused: The connection was refused, so the process is gone.
             now: Monotonic seconds.
         """

@@ -56,12 +56,8 @@ class RaftGroup:
         """Wire the group; nothing happens before `start`.
 
         Args:
-            identity: Which member of which group this is.
             bootstrap: The members for as long as the log names none; empty for a node that waits
                 for `bootstrap` or to be added by a leader.
-            ports: The surroundings.
-            events: Who hears of what happens.
-            settings: Times and sizes.
             rules: Production keeps the default; tests show what a rule prevents.
         """
         self._schedule = Schedule(
@@ -155,7 +151,6 @@ class RaftGroup:
 
         Args:
             index: Of the last entry in the snapshot's state.
-            term: Of that entry.
             members: The row with the membership at that entry.
         """
         replica = self._replica
@@ -266,7 +261,6 @@ class RaftGroup:
         """Note that the link to the peer broke.
 
         Args:
-            peer: The other end.
             refused: Dialling again was refused: its process is gone.
         """
         replica = self._replica

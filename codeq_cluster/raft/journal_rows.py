@@ -56,7 +56,6 @@ def rows_after_snapshot(
 
     Args:
         index: Of the last entry in the snapshot's state.
-        term: Of that entry.
         vote_term: This node's current term.
         voted_for: The node that has this node's vote in that term. A snapshot changes the log,
             never a promise.

@@ -66,11 +66,8 @@ class Rest:
 
         Args:
             groups: Of this node, in the order of shards.
-            incarnation: Of this process.
             period_s: Seconds from one beat to the next.
             link: To the peers' `receive`.
-            timers: Time and the loop.
-            beat: When heartbeats are due, of the other groups too.
         """
         self._groups = groups
         self._incarnation = incarnation

@@ -95,12 +95,8 @@ class SafeSyncObj(SyncObj):
         """Read term, vote and commit index from the journal; `attach` must follow.
 
         Args:
-            node_id: This node.
-            voters: The membership in force.
             journal: The log, loaded.
-            settings: Times and sizes.
             now: Returns monotonic seconds.
-            beat: When heartbeats are due.
         """
         self.leads = False
         self._append: SendAppend
@@ -259,7 +255,6 @@ class SafeSyncObj(SyncObj):
         """Note that the follower holds everything up to `upto`.
 
         Args:
-            peer: The follower.
             upto: Index of its last matching entry.
             keep_next: False resends entries that are already on their way.
         """

@@ -16,7 +16,6 @@ class Schedule:
     meanwhile follows the flush. Between turns one timer is set, for the next deadline or earlier.
 
     Args:
-        timers: Time and the loop.
         turn_s: Seconds from one turn to the next while operations wait.
         due: Returns when the next turn is due at the latest, in monotonic seconds.
         failed: Called with the error of a turn that failed.

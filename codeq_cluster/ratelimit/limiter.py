@@ -131,9 +131,7 @@ class RateLimiter:
         """Take tokens for a request.
 
         Args:
-            scope: The bucket's scope.
             operation: The operation's name, for the answer and the metric.
-            tenant: The bucket's tenant.
             cost: Tokens, all or none; at most `most`.
 
         Raises:

@@ -78,7 +78,6 @@ def section(settings: type[T], subject: str = "", *, name: str | None = None) ->
     """Return a dataclass field that is a section, by default with the defaults of all its fields.
 
     Args:
-        settings: The section's class.
         subject: Stands for `{subject}` in the meanings of its keys.
         name: Of the section in a file, empty for its top level; by default the field's.
     """

@@ -114,8 +114,6 @@ class RowBuffer:
 
         Args:
             stored: The database's rows of that range, ascending.
-            start: The first key.
-            end: The key after the last.
         """
         own = self._order.between(start, end)
         kept = ((key, value) for key, value in stored if self.get(key) is MISSING)
@@ -130,8 +128,6 @@ class RowBuffer:
 
         Args:
             page: The database's rows of that range, ascending.
-            start: The first key.
-            edge: The key after the last.
         """
         own = self._order.between(start, edge)
         if not own and not self.ranges:

@@ -184,9 +184,6 @@ def open_directory(
 
     Args:
         path: Of the directory, which is made if it is missing.
-        cluster_id: Of the node that opens it.
-        node_id: The same.
-        shards: The same.
         virtual_by_ms: How far its virtual time is to be ahead of the machine's, at least; None for
             real time.
 

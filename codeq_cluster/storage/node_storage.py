@@ -72,15 +72,12 @@ class NodeStorage:
 
         Args:
             databases: By shard.
-            place: The home of the write-ahead log.
             executor: Runs the calls that wait for the disk; `stop` stops it.
             syncer: Waits until the disk has a write; None when a write counts as durable as soon as
                 the operating system has it. `stop` stops it.
-            timers: Time and the loop.
             on_synced: Called with (seconds, shard) of every write of a log, once it is durable or
                 failed.
             on_failed: Called with (shard, error) when a database failed; `reopen` must follow.
-            segment_bytes: Size of one segment of the log.
             held_bytes: Bound on a shard's rows in memory; beyond it, its log waits for its
                 database.
             spill_s: Seconds between two spills of a shard.

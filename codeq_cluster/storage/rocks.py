@@ -79,10 +79,6 @@ class RocksShard:
         """Open the directory, or create it.
 
         Args:
-            path: Of the shard.
-            settings: Of the node's stores.
-            cache: Of the node.
-            create: Create it if it is missing.
             wal: The node's write-ahead log, if its rows follow. Only this opening may then cut
                 RocksDB's own log where it is damaged.
 

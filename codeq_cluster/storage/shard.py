@@ -141,10 +141,6 @@ class Shard:
         """Wrap an open database that holds every row the write-ahead log has of the shard.
 
         Args:
-            number: Of the shard.
-            database: The shard's own.
-            journal: The node's write-ahead log.
-            applied: The node's record of applied indexes.
             changed: Called when there is something to spill.
             reopened: Called when the database has been exchanged or reopened.
         """

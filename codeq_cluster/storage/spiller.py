@@ -61,7 +61,6 @@ class Spiller:
     more until there is room.
 
     Args:
-        writer: The log's side on the loop.
         databases: By shard, open; they hold every row that the log has.
         executor: Runs the syncs of the databases.
         on_failed: Called with (shard, error) when a database failed; `reopen` must follow.

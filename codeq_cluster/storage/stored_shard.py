@@ -35,7 +35,6 @@ class StoredShard:
         """Open the directory, including the content of RocksDB's own write-ahead log.
 
         Args:
-            path: Of the shard.
             wal: The node's write-ahead log, unless the directory has all rows without it.
                 RocksDB's own log may be damaged where this one has the rows.
 
@@ -156,7 +155,6 @@ def read_place(
 
     Args:
         path: A checkpoint.
-        log_at: Finds an entry's term and members in the log.
         every_row: Read the whole state, so that RocksDB compares every checksum.
         stopped: Asked at every row; True ends the reading.
 

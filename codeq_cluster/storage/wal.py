@@ -281,7 +281,6 @@ def stored_jobs(disk: SegmentDisk, marks: Sequence[int]) -> Iterator[Job]:
     """Yield the jobs in the segments, in order.
 
     Args:
-        disk: The directory of the segments.
         marks: By shard, the last job whose writes its database holds.
 
     Raises:

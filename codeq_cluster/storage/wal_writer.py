@@ -88,7 +88,6 @@ class WalWriter:
         """Wrap a log that has begun.
 
         Args:
-            wal: The node's write-ahead log.
             executor: Runs the calls that wait for room on the disk.
             syncer: Waits until the disk has a job; None when the operating system is enough.
             call_last: Runs a call at the end of the loop's pass.

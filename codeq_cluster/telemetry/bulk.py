@@ -11,11 +11,7 @@ _DONE, _STOPPED = "DONE", "STOPPED"
 
 
 class BulkMetrics:
-    """The counters of bulk jobs, each of which begins at 0.
-
-    Args:
-        counter: Registers a counter of a name, a text and labels.
-    """
+    """The counters of bulk jobs, each of which begins at 0."""
 
     def __init__(self, counter: Callable[..., LoopCounter]) -> None:
         self._begun = counter("codeq_bulk_parts_begun", "Parts of bulk jobs begun.")

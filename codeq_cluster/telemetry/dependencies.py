@@ -12,11 +12,7 @@ _IMPOSSIBLE = "impossible"
 
 
 class DependencyMetrics:
-    """The counters of dependents, each of which begins at 0.
-
-    Args:
-        counter: Registers a counter of a name, a text and labels.
-    """
+    """The counters of dependents, each of which begins at 0."""
 
     def __init__(self, counter: Callable[..., LoopCounter]) -> None:
         self._begun = counter("codeq_dependent_begun", "Tasks that began to wait for others.")

@@ -14,11 +14,7 @@ _MEMBER_ENDS = (*_ENDS, DEAD)
 
 
 class GroupMetrics:
-    """The counters of groups, each of which begins at 0.
-
-    Args:
-        counter: Registers a counter of a name, a text and labels.
-    """
+    """The counters of groups, each of which begins at 0."""
 
     def __init__(self, counter: Callable[..., LoopCounter]) -> None:
         self._begun = counter("codeq_group_begun", "Groups begun.")

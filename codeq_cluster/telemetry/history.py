@@ -276,7 +276,6 @@ class History:
         """Return the flows between two slots of `FINE_S`, by queue, without queues that had none.
 
         Args:
-            tenant: The queues' tenant.
             since: Number of the slot before the first one.
             until: Number of the slot after the last one; slots that have not ended do not count.
         """

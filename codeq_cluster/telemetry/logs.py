@@ -24,11 +24,7 @@ EVENTS_MAX, WINDOW_S = 100, 10
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as `{"ts","level","event","node","logger", fields…}`.
-
-    Args:
-        node: Id of this process's node.
-    """
+    """Formats a record as `{"ts","level","event","node","logger", fields…}`."""
 
     def __init__(self, *, node: str) -> None:
         super().__init__()
@@ -86,7 +82,6 @@ def set_up_logs(level: str, *, node: str) -> None:
 
     Args:
         level: `debug`, `info`, `warning` or `error`; lower levels are dropped.
-        node: Id of this process's node.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(node=node))

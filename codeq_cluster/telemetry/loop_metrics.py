@@ -32,8 +32,6 @@ class LoopCounter(Collector):
 
     Args:
         name: Without its `_total`.
-        text: Its help.
-        labels: Their names.
     """
 
     def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
@@ -80,8 +78,6 @@ class LoopHistogram(Collector):
 
     Args:
         name: Complete.
-        text: Its help.
-        labels: Their names.
         bounds: Upper bounds of the buckets, ascending; one without a bound follows them.
     """
 

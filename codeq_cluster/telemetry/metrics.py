@@ -226,8 +226,6 @@ class Metrics:
 
         Args:
             name: Of the metric, as are the text and the labels: see `ScrapedMetric`.
-            text: Its help.
-            labels: Their names.
             samples: Called on every scrape; yields label values and the value. Must not block.
         """
         metric = ScrapedMetric(name=name, text=text, labels=tuple(labels))
@@ -241,7 +239,6 @@ class Metrics:
         """Register metrics that share one source.
 
         Args:
-            scraped: The metrics.
             samples: Called once on every scrape; yields a name, label values and the value. Must
                 not block.
         """

@@ -82,7 +82,6 @@ class Spans:
         """Open a request's span for the block, as a child of the caller's span if it names one.
 
         Args:
-            method: Of the request.
             route: Its pattern, never its path.
             headers: Of the request; names in any case.
         """
@@ -144,7 +143,6 @@ class Spans:
         """Open a span for the block's wait until the current request's decisions are applied.
 
         Args:
-            shard: Its number.
             term: Of the entry; with the ordinal it identifies the entry and the requests that share
                 it.
             ordinal: Of the entry within the leadership.

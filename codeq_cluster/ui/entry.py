@@ -61,7 +61,6 @@ class LoginRoutes:
     """The routes for logging in and out.
 
     Args:
-        sessions: The node's.
         now_ns: Monotonic nanoseconds.
     """
 

@@ -59,7 +59,6 @@ class LiveViews:
 
     Args:
         views: By the name in the query.
-        sources: The node's.
         sessions: Checks every session before its request is served.
     """
 

@@ -68,7 +68,6 @@ class Sessions:
 
     Args:
         authenticator: This node's; checks tokens.
-        settings: The node's.
         callers: Knows the proxies that may say that the browser speaks https.
         now_ms: Unix milliseconds.
     """

@@ -33,7 +33,6 @@ async def virtual_node(
 
     Args:
         settings: Of the only node of its cluster.
-        time: Its clock.
         token: Of an admin and producer of the tenant whose tasks the clock stops for.
         workers: As for `ClockStepper`.
         patience_s: The same.

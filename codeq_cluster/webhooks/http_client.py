@@ -165,7 +165,6 @@ class Sender:
         Args:
             url: As registered; checked again.
             body: Signed as it is.
-            tenant: For whom it is sent.
             delivery: The same on every retry, so that a receiver can recognise a repetition.
             trace_parent: W3C trace context, passed through; empty for none.
             trace_state: The same.

@@ -54,8 +54,6 @@ class NotificationQueue:
     """Sends notifications as soon as their tenant and server have room, one attempt each.
 
     Args:
-        sender: Sends them.
-        background: Owns the requests in progress.
         wait_s: Takes one call from a tenant's rate limit; any answer but 0 means none is left.
         on_outcome: Called with (queue, outcome) of every attempt and every dropped notification.
         stale_s: A notification that has waited this long for room is dropped.

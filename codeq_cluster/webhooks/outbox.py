@@ -80,14 +80,11 @@ class JobOutbox:
     """One shard's outbox jobs on one node; idle unless the node leads the shard.
 
     Args:
-        engine: Of the shard.
-        store: The shard's state.
         run: Runs one job and returns the operation that records its outcome, or None.
         place: Returns where an item's job goes; asked once for each job.
         room: Returns how many more jobs can run at a place now; asked once for it in each look.
         shares: Returns the node's room for the item's kind of job; a running job holds a unit.
         age_max_ms: A delivery pending for longer is given up, by the engine's clock.
-        background: Owns the running jobs.
         failed: Called for each job that is set aside.
     """
 

@@ -79,7 +79,6 @@ class Notices:
     Args:
         catalogue: The node's catalogue, already loaded.
         engines: Of every shard, in order.
-        notification_queue: Sends the notices.
         on_outcome: Called with (queue, outcome) of every notice dropped because too many wait, or
             left out because of a failure of our own.
     """

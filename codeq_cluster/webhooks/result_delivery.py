@@ -46,7 +46,6 @@ class Callbacks:
     """Makes the attempts of deliveries.
 
     Args:
-        sender: Sends them.
         wait_s: Takes one call from a tenant's rate limit and returns 0, or returns the seconds
             until the next call.
         on_outcome: Called with (kind, command, outcome) of every attempt.

@@ -50,8 +50,6 @@ class Subscribers:
         wait ends first.
 
         Args:
-            tenant: The queue's tenant.
-            queue: The queue's name.
             group: The key of the subscriber group in `subscriber_groups`.
             members: The group's members in order, at least one.
             wait_s: Returns how long a subscription must still wait, in seconds.

@@ -30,8 +30,6 @@ class Acceptor:
     """Accepts connections.
 
     Args:
-        link: Of this node.
-        admission: Who may connect.
         on_peer: Called with a peer that has connected.
         on_lost: Called with a peer whose connection has ended or was replaced.
         on_message: Called with every message of a peer's connection.

@@ -57,7 +57,6 @@ class AddressBook(Container[str]):
         """Add or change a peer, unless its address is bad; return whether the peer is in the book.
 
         Args:
-            peer: Its id.
             address: host:port.
             recorded: As others report; bad ones are skipped.
         """

@@ -95,11 +95,9 @@ class LinkCounters:
         """Count a failed handshake, and log it when it is new.
 
         Args:
-            reason: Why it failed.
             address: Host of the other side, without its port.
             peer: Id of the node this side dialled; empty for an accepted connection.
             said: The other side's reason.
-            detail: More about it.
         """
         self.refused_handshakes[reason] += 1
         if self._is_new(address, said or reason.value):

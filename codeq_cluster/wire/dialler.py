@@ -46,8 +46,6 @@ class Dialler:
     """The connections that this node dials to one peer, one after another.
 
     Args:
-        peer: Its id.
-        link: Of this node.
         is_past: Returns whether an incarnation runs on data that the cluster was recovered without.
         handler: Hears when the peer comes and goes.
         on_lost: Called with the peer when an authenticated connection has ended.
@@ -198,11 +196,7 @@ class Dialler:
 
 
 class Diallers:
-    """The diallers of a node's peers, one task each.
-
-    Args:
-        make: Returns a peer's dialler.
-    """
+    """The diallers of a node's peers, one task each."""
 
     def __init__(self, make: Callable[[str], Dialler]) -> None:
         self._make = make

@@ -213,7 +213,6 @@ class Accepting:
         """Expect one of `peers`.
 
         Args:
-            identity: This node.
             peers: Ids of the other nodes of the cluster.
             objection: Returns the reason against a peer that proved itself, if there is one, from
                 its id, its incarnation and its session number. Of an unknown node that has proved

@@ -74,9 +74,7 @@ class Mesh:
         Args:
             identity: This node, with the secret that the cluster's nodes share.
             peers: host:port of every other node by its id.
-            host: The address to listen on.
             port: The port to listen on; 0 for any free one.
-            settings: Bounds.
             certificates: With these both ends of every connection prove themselves, in addition to
                 the secret; None leaves the link without TLS.
 
@@ -159,7 +157,6 @@ class Mesh:
         """Queue a Raft message.
 
         Args:
-            peer: One of the peers.
             group: At least 0.
             message: Packed: a map of short strings to plain values.
 
@@ -184,7 +181,6 @@ class Mesh:
         """Return a future with a peer's answer to a call, packed.
 
         Args:
-            peer: One of the peers.
             method: At most 64 characters.
             body: Packed.
             timeout_s: How long the caller waits; the handler gets at most that.

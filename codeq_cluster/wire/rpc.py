@@ -212,8 +212,6 @@ class Handlers:
         """Start the handler, or answer at once that too many run.
 
         Args:
-            peer: The caller.
-            request: The call.
             tasks: Owns the handler's task and cancels it when the node stops.
             reply: Sends the answer.
         """

@@ -75,7 +75,6 @@ def told(asked: web.BaseRequest | Whole, name: str) -> str:
     """Return a header's lines, joined by commas as in RFC 9110 §5.3; empty without any.
 
     Args:
-        asked: The request.
         name: In lower case.
     """
     if isinstance(asked, Whole):

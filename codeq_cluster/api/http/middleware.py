@@ -117,8 +117,6 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
     """Return a route's handler wrapped in the middleware.
 
     Args:
-        route: The route to wrap.
-        services: The services of the node.
         admit: Identifies the caller, or refuses; None to use the route's access and the bearer
             token.
     """

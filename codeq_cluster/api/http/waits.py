@@ -28,7 +28,6 @@ class Waits:
     needs no place.
 
     Args:
-        limits: Of the node.
         turns: The requests in progress, to which one that waits does not belong.
     """
 

@@ -315,7 +315,6 @@ def answer(stored: Stored, *, method: str, headers: Mapping[str, str]) -> Artifa
     artifact.
 
     Args:
-        stored: The artifact as it is now.
         method: `GET` or `HEAD`.
         headers: Of the request; names in any case.
     """

@@ -210,8 +210,6 @@ def read_flow(call: Call, item: Raw, *, tiers: int) -> AskedFlow:
     """Return what a topic's body asks for.
 
     Args:
-        call: With the body.
-        item: Its `flow`.
         tiers: How many priorities its tasks may have; 0 for any.
 
     Raises:

@@ -55,7 +55,6 @@ async def read_next(
     """Return the tasks of a result's `next`, the groups they join, and the digest of what it says.
 
     Args:
-        call: With the result.
         items: Its tasks; None or empty if nothing follows.
         beside: Bytes that the result itself writes at most.
 

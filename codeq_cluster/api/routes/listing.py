@@ -98,7 +98,6 @@ async def listed(
 
     Args:
         call: The request; `limit` and `cursor` of its query select the page.
-        kind: The items' type.
         order: Tells lists apart whose positions differ.
         dead_only: Dead deliveries, the latest death first.
         tenant: The owner; None for the caller's tenant.
@@ -132,7 +131,6 @@ async def listed_tasks(
     """Return the next tasks that the query's `error` and `kind` select; the rest as `listed`.
 
     Args:
-        call: The request.
         queue: In lower case; empty for every queue.
         places: The parts of a queue to read.
         tags: Only tasks with all of these, the newest first.

@@ -38,7 +38,6 @@ def revising(call: Call, *, patch: Raw, payload: Raw, ids: Sequence[str]) -> Rev
     """Return the change to payloads that a body asks for; None for none.
 
     Args:
-        call: The request.
         patch: A merge patch of each payload.
         payload: Replaces the payload of the only task that `ids` names.
         ids: Of the tasks; empty for a selection of another kind.

@@ -193,8 +193,6 @@ def new_task(
     """Return the task that a body describes.
 
     Args:
-        call: The request.
-        body: Of the task.
         refused: Webhooks that are forbidden targets.
         may_join: It may say which group it joins.
         may_depend: It may wait for others.

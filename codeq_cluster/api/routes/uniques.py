@@ -99,8 +99,6 @@ def read_unique(call: Call, item: Raw, *, is_alone: bool, has_start: bool) -> Un
     """Return what a new task says of its unique key.
 
     Args:
-        call: The request.
-        item: The `unique` of its body.
         is_alone: It may have one.
         has_start: It says itself when it starts.
 

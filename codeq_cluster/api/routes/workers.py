@@ -400,8 +400,6 @@ def allowed_commands(
     """Return the commands a worker asks for; the token's own when the worker names none.
 
     Args:
-        call: The worker's request.
-        asked: The commands, as sent.
         field: Their name in the body.
         count_max: The most that may be named.
 

@@ -138,10 +138,8 @@ def browse(
     """Return the next tasks of the tenant.
 
     Args:
-        store: The shard's state.
         queues: The tenant's queues; those without tasks may be missing.
         asked: The request; its `places` must not be empty.
-        unreadable: See `Unreadable`.
     """
     rows: list[tuple[bytes, Task]] = []
     looked_at = size = 0
@@ -183,10 +181,7 @@ async def browse_delayed(
     Other work on the loop gets its turn meanwhile. A task that it moves is left out.
 
     Args:
-        store: The shard's state.
         queues: The tenant's queues with delayed tasks.
-        asked: The request.
-        unreadable: See `Unreadable`.
     """
     wanted = [queue for queue in queues if asked.queue in ("", queue)]
     lines: list[Iterator[tuple[bytes, bytes]]] = []

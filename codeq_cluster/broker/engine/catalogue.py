@@ -379,7 +379,6 @@ class Catalogue:
         """Return whether each shard with ready tasks of the queue hands out none of them now.
 
         Args:
-            tenant: The owner of the queue.
             queue: With ready tasks, or not.
             limit: The scope of the limit that it shares; empty for none.
         """

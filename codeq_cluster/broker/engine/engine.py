@@ -96,7 +96,6 @@ class Engine:
         `codec.followed` selects the rows.
 
         Args:
-            call: Takes the rows.
             of: Only entries with a row of one of these families are told; without any, all are.
         """
         self._state.listeners.on_rows.append((call, frozenset(of)))

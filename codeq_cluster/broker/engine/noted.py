@@ -33,7 +33,6 @@ class Noted:
         """Read them.
 
         Args:
-            store: Of the shard.
             opened: Called with a tenant and a queue or a limit whose gate has changed.
         """
         self.asides: set[tuple[str, str]] = set()

@@ -115,8 +115,6 @@ def events_of(
 
     Args:
         entry: In force, so not a fenced one.
-        shard: Of the entry.
-        index: The same.
         failed: Called for a row that cannot be read; it has no event.
     """
     tasks: dict[bytes, bytes | None] = {}

@@ -38,8 +38,6 @@ class Logs:
         """Return lines of a task's log, or None for no task of the caller's tenant.
 
         Args:
-            caller: Who asks.
-            task_id: The task.
             after: Only lines with greater numbers.
             count: At most so many; what a page of items holds is more than a whole log.
         """

@@ -64,7 +64,6 @@ class Queries:
         """Return the depth of every queue of the tenant, by name, summed over the shards.
 
         Args:
-            tenant: The tenant.
             queue: Only this queue; empty for all.
             timeout_s: For all shards together.
         """

@@ -27,7 +27,6 @@ async def rows_of(
     """Return one row per task, with one read per shard for each hundred of them.
 
     Args:
-        shards: All shards.
         keys: n pairs of a task's id and the row's key.
         deadline: Monotonic seconds.
 
@@ -62,7 +61,6 @@ async def act(
     """Run the operation on each shard's part of the ids; return how many tasks changed.
 
     Args:
-        shards: All shards.
         ids: Of tasks, or of deliveries.
         operation: Makes the operation for some of them.
         deadline: Monotonic seconds.

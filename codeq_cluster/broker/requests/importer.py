@@ -53,7 +53,6 @@ class Importer:
         Args:
             caller: Of the tenant that receives it; the deadline is that of all of it.
             arrivals: Already checked by `faults.fault` and `new_item_fault`.
-            source: The backup it comes from.
             record: Id of the audit record that all parts of one import add to.
             forget_keys: Import tasks without their idempotency keys if the keys cannot be kept.
             dry_run: Only return what would happen.

@@ -89,8 +89,6 @@ class Producer:
         what the key made there; so it is asked first.
 
         Args:
-            tenant: The task's tenant.
-            item: The task.
             chosen: By command, the shard of this request's tasks; filled in.
             pins: Queues whose shards have said what they know.
         """
@@ -188,7 +186,6 @@ def on_their_shards(
     """Run operations on several shards at once, in order on each; return errors as values.
 
     Args:
-        shards: All shards.
         placed: n operations, each with its shard.
         timeout_s: For all of them together, from now on.
         deadline: The loop's time, in its place.

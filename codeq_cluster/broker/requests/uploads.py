@@ -79,9 +79,7 @@ class Uploads:
         """Store one artifact of a leased task, for a result that names it by its URL.
 
         Args:
-            tenant: The task's tenant.
             worker: The worker that must hold the lease, before the upload and after it.
-            task_id: The task.
             name: By the rules for names.
             content_type: By the rules for content types.
             chunks: The content; its errors pass through.
@@ -113,8 +111,6 @@ class Uploads:
         """End a leased task with a result that includes files; return errors as values.
 
         Args:
-            tenant: The task's tenant.
-            worker: The worker that holds the lease.
             item: The result, with files among its artifacts.
             timeout_s: Of each request to the shard; the store has its own.
         """

@@ -26,9 +26,7 @@ def screen(
     """Return a look as lines that fit the console.
 
     Args:
-        look: The look to show.
         before: The previous look, for the shards' rates; None for none.
-        flows: The activity until now.
         console: Its width and height are kept.
         said: The right part of the first line, such as the time.
     """

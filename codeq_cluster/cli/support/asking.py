@@ -76,11 +76,8 @@ def add_verb(
     """Add a verb that is no more than its flags and what `asks` makes of them.
 
     Args:
-        verbs: Of its command.
-        connection: See `asks`.
         name: The verb; `ls` is also `list`.
         words: Its line of help.
-        act: See `asks`.
         flags: In the order of the help: names of required arguments, and functions that add flags.
     """
     parser = verbs.add_parser(name, aliases=["list"] if name == "ls" else [], help=words)

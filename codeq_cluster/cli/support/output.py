@@ -91,7 +91,6 @@ def table(
     numbers, times, addresses.
 
     Args:
-        headers: Of the columns.
         rows: As many values each.
         times: How instants among the values are printed.
         chars_max: Longer values are cut.

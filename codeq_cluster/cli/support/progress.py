@@ -51,7 +51,6 @@ def bar(words: str, total: int, *, what: str = "") -> Iterator[Bar]:
 
     Args:
         words: The text beside the bar.
-        total: The whole work.
         what: The unit; bytes if empty.
     """
     console = notes()

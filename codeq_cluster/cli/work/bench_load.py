@@ -101,7 +101,6 @@ class Bench:
     Args:
         client: Creates.
         leases: Claims and completes.
-        load: The load to apply.
         on_progress: Called now and then with the figures, to show progress.
     """
 

@@ -85,8 +85,6 @@ class Verification:
     Args:
         clients: Create and read, in turn.
         workers: Claim and end, in turn.
-        load: The load to apply.
-        on_progress: Called now and then.
     """
 
     def __init__(

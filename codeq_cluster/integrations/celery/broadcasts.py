@@ -31,7 +31,6 @@ class Ears:
         """Prepare it; nothing is heard yet.
 
         Args:
-            link: The cluster.
             wake: Set whenever there is a message.
         """
         self._link = link

@@ -34,7 +34,6 @@ class Deliveries:
         """Prepare it; nothing is claimed yet.
 
         Args:
-            link: The cluster.
             lease_s: How long a message stays away after its worker has died.
             wake: Set whenever there is a message, room for one, or an error.
             worker: What the broker calls this consumer, for people.

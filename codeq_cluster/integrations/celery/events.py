@@ -197,7 +197,6 @@ async def listen(
     Args:
         client: Of a producer.
         cursor: Of the broker's events; what follows it is heard.
-        pattern: A regular expression.
         hear: Takes a task with one message of Kombu; False if there is no room.
         queue: Of the listener, for the log.
     """

@@ -138,7 +138,6 @@ def result_of(record: TaskRecord, *, backend: str, ended: Result | None = None) 
     """Return Django's result for a task of the broker.
 
     Args:
-        record: The task.
         backend: The alias of the backend.
         ended: How it has ended; None if it has not.
 

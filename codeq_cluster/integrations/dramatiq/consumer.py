@@ -69,10 +69,8 @@ class Consumer(dramatiq.Consumer):
         """Prepare it; the first message asked for is claimed.
 
         Args:
-            session: Of this process.
             queue_name: What is consumed.
             prefetch: How many messages of the queue may be held, beside those that end.
-            timeout_s: How long to wait for a message.
             confirm_acks: Whether an acknowledgement waits for the broker.
         """
         self._session = session

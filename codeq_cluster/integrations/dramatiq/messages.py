@@ -60,7 +60,6 @@ def task_of(
     """Return the task that carries a message.
 
     Args:
-        message: To be sent.
         delay_ms: Before its first delivery; None for an `eta` among its options, or at once.
         now_ms: Unix milliseconds, for an `eta`.
         deliveries_max: After that many the message is a dead letter.
@@ -95,7 +94,6 @@ def message_of(record: TaskRecord, *, queue_name: str, delivery: str) -> Message
     """Return the message that a task carries.
 
     Args:
-        record: As claimed.
         queue_name: Where it was consumed from: its end is reported there.
         delivery: The name of this delivery.
 

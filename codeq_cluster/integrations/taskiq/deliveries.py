@@ -153,7 +153,6 @@ class Arrivals:
         """Prepare it; nothing is claimed yet.
 
         Args:
-            link: To the cluster.
             holding: Renews what arrives.
             queues: What is claimed.
             count: How many at once; all but the first wait here.

@@ -105,8 +105,6 @@ def task_of(
     """Return the task that carries a message.
 
     Args:
-        message: To be sent.
-        queue: Where.
         deliveries_max: After that many the message is a dead letter.
         delay: Before its first delivery.
         key: Its idempotency key; None for a fresh one.

@@ -97,7 +97,6 @@ def of_queues(
     """Yield the reasons a tenant's tasks wait or die.
 
     Args:
-        rows: Of the tenant.
         asked: The tenant's queues that workers polled lately.
         died: New dead letters by queue.
     """

@@ -41,8 +41,6 @@ async def series(
     """Return the slots after `since` at the step that the query names.
 
     Args:
-        call: The request.
-        sources: The node's.
         tenant: None for the whole cluster.
         queue: Empty for all queues of the tenant.
         since: Number of a slot of that step; 0 for all there are.

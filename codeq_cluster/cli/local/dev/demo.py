@@ -90,7 +90,6 @@ class Demo:
 
     Args:
         nodes: Of the cluster, which runs and starts again what dies.
-        directory: Of the cluster.
         seconds: How long leaders are killed.
         say: Told of each death.
     """

@@ -26,7 +26,6 @@ def local_findings(name: str, loaded: Loaded) -> list[Finding]:
 
     Args:
         name: The name of the configuration in findings.
-        loaded: The configuration.
     """
     settings = loaded.settings
     if loaded.remarks:
