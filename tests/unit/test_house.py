@@ -13,7 +13,7 @@ FILE_LINES_MAX = 500
 PARAMETERS_MAX = 10
 RAFT_FILES_MAX = 25
 # As `python -m tests.harness.wheel` counts them, rounded up: lower it when the package shrinks.
-WHEEL_LINES_MAX = 104_160
+WHEEL_LINES_MAX = 104_060
 
 # Each takes more parameters than others may, and why.
 _MAY_TAKE_MORE = {
