@@ -103,7 +103,7 @@ def test_the_client_imports_no_part_of_the_broker(client_alone: Environment) -> 
     broker = client_alone.run("python", "-c", "import codeq_cluster.node.compose")
 
     assert "codeq_cluster.client.worker" in imported
-    assert {"client", "errors"} == {name.split(".")[1] for name in imported}
+    assert {"client", "errors", "portions"} == {name.split(".")[1] for name in imported}
     assert "ModuleNotFoundError" in broker.stderr
 
 
