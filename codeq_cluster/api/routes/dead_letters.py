@@ -408,7 +408,7 @@ def read_ids(ids: list[str]) -> tuple[str, ...]:
         raise INVALID_IDS
     for each in ids:
         if not is_task_id(each):
-            raise INVALID_IDS.because(f"'{each}' is the id of no task: use {COMMAND_WORDS}")
+            raise INVALID_IDS.because(f"'{each[:128]}' is the id of no task: use {COMMAND_WORDS}")
     return tuple(ids)
 
 

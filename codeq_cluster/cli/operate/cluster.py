@@ -57,9 +57,8 @@ async def _status(operator: Operator, options: argparse.Namespace) -> Exit:
         ([row.get(name) for name in _NODE] for row in map(dated, rows_of(cluster.get("nodes")))),
         times=times_of(options),
     )
-    for row in away:
-        if remedy := row.get("remedy"):
-            print(f"\n{row.get('id')} cannot connect: {remedy}")
+    for text in filter(None, map(cluster_members.kept_away, away)):
+        print(f"\n{text}")
     print()
     table(
         ("SHARD", "LEADER", "LEVEL", "TERM", "COMMIT", "APPLIED", "PEERS (BEHIND)"),

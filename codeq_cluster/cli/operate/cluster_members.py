@@ -255,9 +255,9 @@ async def _wait(operator: Operator, node_id: str, seconds: int) -> Exit:
 async def _voting(operator: Operator, node_id: str) -> None:
     told = ""
     while not (node := (await _nodes(operator)).get(node_id, {})).get("voter"):
-        if (remedy := str(node.get("remedy", ""))) not in ("", told):
-            note(f"{node_id} cannot connect: {remedy}")
-            told = remedy
+        if (text := kept_away(node)) not in ("", told):
+            note(text)
+            told = text
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
@@ -265,13 +265,17 @@ async def _lacks(operator: Operator, node_id: str) -> str:
     node = (await _nodes(operator)).get(node_id, {})
     if node.get("connected") is True:
         return f"{node_id} does not vote yet; it will once it holds the log"
-    if remedy := node.get("remedy"):
-        return f"{node_id} cannot connect: {remedy}"
-    return (
+    return kept_away(node) or (
         f"no node {node_id} is connected at {node.get('addr')}: it will vote once it is started; "
         "its log and /readyz say what keeps it; if it is ready, it was started with itself alone "
         "in raft.peers, and has begun a cluster of its own: empty its data directory"
     )
+
+
+def kept_away(node: Mapping[str, object]) -> str:
+    """Return what to do if the cluster and a node refuse each other; empty if unknown."""
+    remedy = node.get("remedy")
+    return f"{node.get('id')} cannot connect: {remedy}" if remedy else ""
 
 
 async def _nodes(operator: Operator) -> dict[str, Mapping[str, object]]:
