@@ -119,7 +119,7 @@ class Engine:
     def now_ms(self) -> int:
         """Return the clock of decisions, Unix milliseconds; it runs only while this node leads."""
         assert self._leadership is not None, "the clock of decisions is asked of a follower"
-        return self._leadership.now_ms
+        return self._state.now_ms
 
     # -- for callers -----------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
         return None
     queue = keyspace.queue_name(task.command)
     facts = Facts(
-        now_ms=state.now_ms(),
+        now_ms=state.now_ms,
         policy=view.policy(task.tenant, queue),
         leased=view.leased(task.tenant, queue),
         tenant_leased=view.usage(task.tenant).leased,

@@ -78,13 +78,12 @@ class Leadership:
         # leadership. So the wall clock is read once here, and the monotonic clock counts from
         # there.
         view.now_ms = max(state.number(CLOCK_KEY), setup.clock.wall_ms())
-        self._clock_base_ms = base_ms = view.now_ms - setup.clock.monotonic_ms()
-        state.now_ms = lambda: base_ms + setup.clock.monotonic_ms()
+        state.clock_base_ms = view.now_ms - setup.clock.monotonic_ms()
         self._gathering = GroupCommit(state.log.wake, wait_s_max=setup.limits.gather_s)
         self.timers = Timers(
             state.shard,
             view,
-            now_ms=lambda: self.now_ms,
+            now_ms=lambda: state.now_ms,
             leases_from_ms=view.now_ms + setup.limits.lease_grace_ms,
             act=self._act,
             failed=partial(setup.observer.item_failed, Loop.TIMERS),
@@ -97,11 +96,6 @@ class Leadership:
         self._operations = 0  # Decided and not released.
         self._bytes = 0  # Of their rows.
         self._ended = False
-
-    @property
-    def now_ms(self) -> int:
-        """Return the clock of decisions, Unix milliseconds."""
-        return self._clock_base_ms + self._setup.clock.monotonic_ms()
 
     async def decided(
         self, operations: Sequence[Operation], *, bounded: bool = True
@@ -263,7 +257,7 @@ class Leadership:
             to be decided in parts.
         """
         setup, view = self._setup, self._view
-        view.now_ms = max(view.now_ms, self._clock_base_ms + setup.clock.monotonic_ms())
+        view.now_ms = max(view.now_ms, self._state.clock_base_ms + setup.clock.monotonic_ms())
         most = setup.limits.entry_bytes_max - ENTRY_OVERHEAD_BYTES
         while True:
             outcomes: list[Outcome] = []

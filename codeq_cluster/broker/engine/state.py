@@ -141,7 +141,8 @@ class EngineState:
         view: The leader's view while this node leads; else the replica.
         listeners: Hear of leaders, rows and replaced states.
         watches: Of leases, while this node leads.
-        now_ms: Returns the clock of decisions of this node's last leadership, Unix milliseconds.
+        clock_base_ms: What the clock of decisions is ahead of the monotonic clock, while this node
+            leads.
         log: The shard's Raft group, once opened.
     """
 
@@ -163,7 +164,12 @@ class EngineState:
         self.replica = self.view = self.new_view()
         self._reading: asyncio.Handle | None = None
         self._stopped = False
-        self.now_ms: Callable[[], int] = setup.clock.wall_ms
+        self.clock_base_ms = setup.clock.wall_ms() - setup.clock.monotonic_ms()
+
+    @property
+    def now_ms(self) -> int:
+        """Return the clock of decisions while this node leads, Unix milliseconds."""
+        return self.clock_base_ms + self.setup.clock.monotonic_ms()
 
     def new_view(self) -> ShardView:
         """Return a view of the store as it is now."""
